@@ -1,0 +1,83 @@
+"""What the weights should be after s steps from zero, and how wrong that may be (paper A, Theorems D.7 and D.10)."""
+
+from math import comb, isfinite
+from typing import NamedTuple
+
+from torch import Tensor
+
+from assoc.errors import InputError
+from assoc.leading_terms.basis import BasisFunctions
+
+KINDS = ("output", "value", "attention", "position")  # the four kinds of weight, in the order in which they are learned
+
+
+class PerKind(NamedTuple):
+    """One number for each kind of weight."""
+
+    output: float
+    value: float
+    attention: float
+    position: float
+
+
+def _check(steps: int, learning_rate: float) -> None:
+    if isinstance(steps, bool) or steps != int(steps) or steps < 0:
+        raise InputError(f"steps must be a whole number >= 0; got {steps}")
+    if not (isfinite(learning_rate) and learning_rate > 0):
+        raise InputError(f"learning_rate must be a finite number > 0; got {learning_rate}")
+
+
+def step_coefficients(steps: int, learning_rate: float) -> PerKind:
+    """Factors of the leading terms after s steps of size eta from zero (paper A, Theorem 4.1 and Lemmas D.4 to D.6).
+
+    W_O = s eta B;  V_l = C(s,2) eta^2 Phi'B';  W_l = c eta^4 Q and P_l = c eta^4 Delta with c = 3 C(s,4) + 2 C(s,3).
+
+    Raises:
+        InputError: steps is not a whole number >= 0, or learning_rate not a finite number > 0.
+    """
+    _check(steps, learning_rate)
+    s = int(steps)
+    attention = (3 * comb(s, 4) + 2 * comb(s, 3)) * learning_rate**4
+    return PerKind(s * learning_rate, comb(s, 2) * learning_rate**2, attention, attention)
+
+
+def error_bounds(steps: int, learning_rate: float, length: int, n_layers: int = 3) -> PerKind:
+    """Bounds on the Frobenius norm of weight minus leading term, from a zero start.
+
+    Several layers (Theorem D.10): 3 s^2 eta^2, 12 s^3 eta^3, 13 s^5 eta^5 T, 13 s^5 eta^5 T.
+    One layer (Theorem D.7): the same with the constants 3, 4, 6, 6.
+    They are proved only where `bounds_apply` says so.
+
+    Args:
+        steps: s. learning_rate: eta. length: T. n_layers: L.
+    """
+    _check(steps, learning_rate)
+    if length < 1 or n_layers < 1:
+        raise InputError(f"length and n_layers must be at least 1; got {length} and {n_layers}")
+    time = steps * learning_rate
+    output, value, attention = (3, 4, 6) if n_layers == 1 else (3, 12, 13)
+    return PerKind(output * time**2, value * time**3, attention * time**5 * length, attention * time**5 * length)
+
+
+def bounds_apply(steps: int, learning_rate: float, length: int, vocab_size: int, n_layers: int = 3) -> bool:
+    """Whether the theorem's conditions hold, so that `error_bounds` is proved.
+
+    Several layers (D.10): L <= sqrt(T)/4, s eta <= min(1/(12 L), 5/(8 sqrt T)), T >= 60, V >= 500.
+    One layer (D.7): s eta <= 3/(8 T^(3/8)), T >= 3.
+    """
+    _check(steps, learning_rate)
+    time = steps * learning_rate
+    if n_layers == 1:
+        return length >= 3 and time <= 3 / (8 * length ** (3 / 8))
+    return (
+        n_layers <= length**0.5 / 4
+        and time <= min(1 / (12 * n_layers), 5 / (8 * length**0.5))
+        and length >= 60
+        and vocab_size >= 500
+    )
+
+
+def leading_terms(basis: BasisFunctions, steps: int, learning_rate: float) -> dict[str, Tensor]:
+    """The weights that the theory predicts after `steps` steps: kind of weight -> tensor, the same in every layer."""
+    coefficients = step_coefficients(steps, learning_rate)
+    return {kind: getattr(coefficients, kind) * basis.leading_term(kind) for kind in KINDS}

@@ -1,0 +1,189 @@
+"""Gradient descent on the attention-only transformer, watched against its leading terms (paper A, Section 5.1)."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from assoc.errors import InputError
+from assoc.leading_terms.basis import BasisFunctions, check_tokens
+from assoc.leading_terms.model import AttentionOnlyTransformer
+from assoc.leading_terms.products import loss_and_gradients
+from assoc.progress import progress
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    """Frobenius cosine <a, b>/(|a| |b|) of two tensors of one shape, in float64; nan if either is zero.
+
+    Each tensor is divided by its largest entry first: attention weights are of order eta^4, and their squares would
+    otherwise underflow for small eta.
+    """
+    if a.shape != b.shape:
+        raise InputError(f"cosine needs two tensors of one shape; got {tuple(a.shape)} and {tuple(b.shape)}")
+    a, b = (tensor.detach().double().flatten() for tensor in (a, b))
+    if not (a.any() and b.any()):
+        return math.nan
+    a, b = a / a.abs().max(), b / b.abs().max()
+    return float(a @ b / (a.norm() * b.norm()))
+
+
+class Agreement(NamedTuple):
+    """How one weight compares with its leading term K: cosine, and the coefficient <weight, K>/<K, K> along it."""
+
+    kind: str  # "output", "value", "attention" or "position"
+    layer: int  # counted from 1, as in the paper; the output matrix comes after the last layer, and has layer 0
+    cosine: float
+    coefficient: float
+
+
+def compare_with_leading_terms(model: AttentionOnlyTransformer, basis: BasisFunctions) -> list[Agreement]:
+    """Every weight of the model against its leading term; the theory says: cosine 1, coefficient `step_coefficients`.
+
+    Raises:
+        InputError: a weight holds a number that is not finite, or the sizes of model and basis differ.
+    """
+    agreements = []
+    for kind, weights in model.weights().items():
+        term = basis.leading_term(kind)
+        for layer, weight in enumerate(weights, start=0 if kind == "output" else 1):
+            if not weight.isfinite().all():
+                raise InputError(
+                    f"the {kind} weight of layer {layer} is not finite: train with a smaller learning rate"
+                )
+            if weight.shape != term.shape:
+                raise InputError(
+                    f"the model's {kind} weight is {tuple(weight.shape)}, its leading term {tuple(term.shape)}: "
+                    "compute the basis functions with the model's vocabulary size and length"
+                )
+            coefficient = float((weight.detach().double() * term).sum() / (term * term).sum())
+            agreements.append(Agreement(kind, layer, cosine(weight, term), coefficient))
+    return agreements
+
+
+@dataclass
+class TrainingHistory:
+    """What `train` saw.
+
+    Attributes:
+        learning_rate: eta.
+        steps: how many steps had been taken at each record, ascending.
+        loss: mean cross-entropy in nats at each record: with full batches, of the whole data; else of the next batch.
+        agreements: at each record, every weight against its leading term (empty without `basis`).
+    """
+
+    learning_rate: float
+    steps: list[int] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    agreements: list[list[Agreement]] = field(default_factory=list)
+
+    @property
+    def training_time(self) -> list[float]:
+        """s eta at each record: the paper's clock."""
+        return [steps * self.learning_rate for steps in self.steps]
+
+    def weights(self) -> list[tuple[str, int]]:
+        """Kind and layer of every weight watched."""
+        return [(agreement.kind, agreement.layer) for agreement in self.agreements[0]] if self.agreements else []
+
+    def _series(self, kind: str, layer: int, what: str) -> list[float]:
+        if (kind, layer) not in self.weights():
+            raise InputError(f"no {kind} weight of layer {layer} was watched; there are: {self.weights()}")
+        place = self.weights().index((kind, layer))
+        return [getattr(record[place], what) for record in self.agreements]
+
+    def cosines(self, kind: str, layer: int = 0) -> list[float]:
+        """Cosine of one weight with its leading term at each record (nan while the weight is zero)."""
+        return self._series(kind, layer, "cosine")
+
+    def coefficients(self, kind: str, layer: int = 0) -> list[float]:
+        """Coefficient of one weight along its leading term at each record."""
+        return self._series(kind, layer, "coefficient")
+
+    def smallest_cosine(self, kind: str, training_time: float = math.inf) -> float:
+        """Smallest cosine over layers and records up to a training time s eta, while weights are zero left out."""
+        cosines = [
+            agreement.cosine
+            for time, record in zip(self.training_time, self.agreements, strict=True)
+            if time <= training_time * (1 + 1e-12)
+            for agreement in record
+            if agreement.kind == kind and not math.isnan(agreement.cosine)
+        ]
+        if not cosines:
+            raise InputError(f"no {kind} weight moved up to s eta = {training_time}")
+        return min(cosines)
+
+    def to_json(self) -> str:
+        """The history as JSON; a cosine that is not defined yet is null."""
+        content = asdict(self)
+        content["agreements"] = [
+            [{k: None if v != v else v for k, v in agreement._asdict().items()} for agreement in record]
+            for record in self.agreements
+        ]
+        return json.dumps(content, allow_nan=False)
+
+
+def _batches(n_sequences: int, batch_size: int | None, generator: torch.Generator | None) -> Iterator[Tensor | slice]:
+    """Which sequences each step uses: all of them, or batches of a fresh shuffle an epoch (a short rest is left out)."""
+    if batch_size is None:
+        while True:
+            yield slice(None)
+    while True:
+        order = torch.randperm(n_sequences, generator=generator)
+        yield from order[: n_sequences - n_sequences % batch_size].split(batch_size)
+
+
+def train(
+    model: AttentionOnlyTransformer,
+    inputs: Tensor,
+    targets: Tensor,
+    learning_rate: float,
+    steps: int,
+    batch_size: int | None = None,
+    generator: torch.Generator | None = None,
+    basis: BasisFunctions | None = None,
+    record_every: int = 1,
+    show_progress: bool = True,
+) -> TrainingHistory:
+    """Gradient descent W <- W - eta dL/dW on all weights at once, without momentum (paper A, Section 5.1).
+
+    Args:
+        model: trained in place. inputs, targets: int64 (N, T).
+        learning_rate: eta. steps: s.
+        batch_size: None for full-batch descent, as in the theorems; else batches of a fresh shuffle an epoch.
+        generator: makes the shuffles repeatable.
+        basis: basis functions of the data; with them, every record compares all weights with their leading terms.
+        record_every: steps between records. The start and the end are always recorded.
+
+    Raises:
+        InputError: sizes that do not fit, or a loss that is not finite.
+    """
+    check_tokens(inputs, targets, model.vocab_size)
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise InputError(f"learning_rate must be a finite number > 0; got {learning_rate}")
+    if steps < 1 or record_every < 1:
+        raise InputError(f"steps and record_every must be at least 1; got {steps} and {record_every}")
+    if batch_size is not None and not 1 <= batch_size <= len(inputs):
+        raise InputError(f"batch_size must be from 1 to the number of sequences, {len(inputs)}; got {batch_size}")
+    history = TrainingHistory(learning_rate)
+    batches = _batches(len(inputs), batch_size, generator)
+    marks = range(steps + 1)
+    for step in progress(marks, "training", total=steps + 1) if show_progress else marks:
+        chosen = next(batches)
+        loss = loss_and_gradients(model, inputs[chosen], targets[chosen])
+        if not math.isfinite(loss):
+            raise InputError(f"the loss is not finite after {step} steps: check the weights or lower the learning rate")
+        if step % record_every == 0 or step == steps:
+            history.steps.append(step)
+            history.loss.append(loss)
+            if basis is not None:
+                history.agreements.append(compare_with_leading_terms(model, basis))
+        if step < steps:
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight -= learning_rate * weight.grad
+    model.zero_grad(set_to_none=True)
+    return history
