@@ -61,23 +61,7 @@ def test_tokens_are_runs_of_letters_and_single_other_characters(text):
 
 
 def test_tokens_by_hand():
-    assert tokenize("Don't go, Zoë!\n\n42 x_y “Été”") == [
-        "don",
-        "'",
-        "t",
-        "go",
-        ",",
-        "zoë",
-        "!",
-        "4",
-        "2",
-        "x",
-        "_",
-        "y",
-        "“",
-        "été",
-        "”",
-    ]
+    assert " ".join(tokenize("Don't go, Zoë!\n\n42 x_y “Été”")) == "don ' t go , zoë ! 4 2 x _ y “ été ”"
     assert tokenize(" \n\t") == []
 
 
