@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from assoc.files import write_atomically
 from notebooks import ROOT, prepare_kernels

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-from assoc.files import write_atomically
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
+
+from assoc.files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"
@@ -76,7 +77,7 @@ def place(index: int, cell: NotebookNode) -> str:
 
 
 def chapters() -> list[Path]:
-    """The .md sources of all chapters in book/: those whose header names a kernel and that start with a digit."""
+    """The .md sources of all chapters: the files in book/ whose names start with a digit."""
     return sorted(BOOK.glob("[0-9]*.md"))
 
 
@@ -181,6 +182,8 @@ def output_problems(notebook: NotebookNode) -> Iterator[str]:
             continue
         where = place(index, cell)
         executed += 1
+        if cell.source.rstrip().endswith(";"):
+            yield f"{where} hides its value with a semicolon, which nbval does not heed: assign it to _ instead"
         if cell.execution_count is None:
             yield f"{where} was never executed"
         elif cell.execution_count != executed:
