@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +25,12 @@ def reference() -> dict:
 
     with np.load(shared_file("reference/small.npz")) as file:
         return dict(file)
+
+
+def relative_error(ours: Any, theirs: Any) -> float:
+    """|ours - theirs| / |theirs| in the Frobenius norm, float64."""
+    import torch
+
+    ours, theirs = (torch.as_tensor(tensor).detach().double() for tensor in (ours, theirs))
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    return float((ours - theirs).norm() / theirs.norm())

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-
 T = TypeVar("T")
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 from assoc.corpus.texts import CORPUS_NAMES, HUB_MAX_TEXTS
 from assoc.corpus.tokens import TokenSequences, load_corpus
-from assoc.errors import InputError
 from assoc.files import write_atomically
 
 
@@ -95,8 +94,4 @@ def run(options: argparse.Namespace) -> None:
     if options.json == "-":
         print(content, end="")
         return
-    try:
-        write_atomically(options.json, content)
-    except OSError as error:
-        raise InputError(f"cannot write '{options.json}' ({error.strerror}): give another file to --json") from error
-    print(f"wrote {options.json}")
+    print(f"wrote {write_atomically(options.json, content)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 from assoc.progress import progress
 
 END_OF_TEXT = "<|endoftext|>"
@@ -79,13 +79,6 @@ def load_texts(name_or_path: str | Path = "stories", max_texts: int | None = Non
         raise InputError(f"'{name_or_path}' holds no text: give a file or folder with at least one non-blank line")
     texts, topics = (list(column) for column in zip(*labelled, strict=True))
     return Texts(texts, topics if len(files) > 1 else None)
-
-
-def whole_number(name: str, value: int, minimum: int) -> int:
-    """The argument `name` as an int, or an InputError if it is not a whole number of at least `minimum`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < minimum:
-        raise InputError(f"{name} is {value!r}: give a whole number of at least {minimum}")
-    return int(value)
 
 
 def _text_files(path: str | Path) -> list[Path]:

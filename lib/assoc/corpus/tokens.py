@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from assoc.corpus.texts import load_texts, whole_number
-from assoc.errors import InputError
+from assoc.corpus.texts import load_texts
+from assoc.errors import InputError, whole_number
 
 UNKNOWN = "<unk>"
 _TOKEN = re.compile(r"[^\W\d_]+|\S")
@@ -59,6 +59,19 @@ class CorpusStatistics:
     vocabulary_coverage: float
     n_long_enough: int
     n_in_vocabulary: int
+
+
+def word_index(vocabulary: list[str], word: str) -> int:
+    """Where a word stands in a vocabulary, in any case; InputError, with the nearest spelling, if it does not."""
+    for spelling in (word, word.lower()):
+        if spelling in vocabulary:
+            return vocabulary.index(spelling)
+    nearest = get_close_matches(word.lower(), vocabulary, n=1, cutoff=0.6)
+    common = next((known for known in vocabulary if known.isalpha()), vocabulary[0])
+    hint = f"did you mean '{nearest[0]}'?" if nearest else f"try a common one, such as '{common}'"
+    raise InputError(
+        f"'{word}' is not among the {len(vocabulary):,} words of the vocabulary: {hint} (or raise vocab_size)"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,17 +120,7 @@ class TokenSequences:
 
     def index(self, word: str) -> int:
         """The token number of a word, in any case. Raises InputError, with the nearest spelling, for other words."""
-        for spelling in (word, word.lower()):
-            if spelling in self.vocabulary:
-                return self.vocabulary.index(spelling)
-        nearest = get_close_matches(word.lower(), self.vocabulary, n=1, cutoff=0.6)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else f"try a common one, such as '{self._common_word()}'"
-        raise InputError(
-            f"'{word}' is not among the {self.vocab_size:,} words of the vocabulary: {hint} (or raise vocab_size)"
-        )
-
-    def _common_word(self) -> str:
-        return next((word for word in self.vocabulary if word.isalpha()), self.vocabulary[0])
+        return word_index(self.vocabulary, word)
 
     def decode(self, tokens: torch.Tensor) -> str:
         """The text of a row of token numbers, words separated by spaces."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 
 
 def causal_mask(length: int) -> Tensor:
@@ -43,10 +43,8 @@ class AttentionOnlyTransformer(nn.Module):
 
     def __init__(self, vocab_size: int, length: int, n_layers: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
-        if min(vocab_size, length, n_layers) < 1:
-            raise InputError(
-                f"vocab_size, length and n_layers must be at least 1; got {vocab_size}, {length}, {n_layers}"
-            )
+        for name, size in (("vocab_size", vocab_size), ("length", length), ("n_layers", n_layers)):
+            whole_number(name, size, minimum=1)
         self.vocab_size, self.length, self.n_layers = vocab_size, length, n_layers
 
         def zeros(*shape: int) -> nn.Parameter:

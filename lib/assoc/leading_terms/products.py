@@ -22,14 +22,15 @@ CHUNK_ELEMENTS = 4_000_000  # numbers in the largest temporary array of a chunk 
 
 
 def plain_operations(n_sequences: int, length: int, vocab_size: int, n_layers: int) -> float:
-    """Multiply-adds of one forward pass in the plain form: N (2 L + 1) products of T x V by V x V, and T x T x V ones."""
+    """Multiply-adds of a plain forward pass: N (2 L + 1) products of T x V by V x V, and N 2 L of T x T by T x V."""
     return n_sequences * ((2 * n_layers + 1) * length * vocab_size**2 + 2 * n_layers * length**2 * vocab_size)
 
 
 def product_operations(n_sequences: int, length: int, vocab_size: int, n_layers: int, n_distinct: int) -> float:
-    """Multiply-adds of one forward pass through products: per step V^3 ones, per sequence T x U x V and T x U x U ones."""
+    """Multiply-adds of a forward pass through products: V^3 once a step, T x U x V and T x U x U ones a sequence."""
     paths = 2**n_layers
-    per_step = sum(2**layer + 4**layer for layer in range(n_layers)) + 2 * paths
+    # A layer with p = 2^l paths before it: p - 1 products M W, p (p - 1) products M W M', p - 1 products M V.
+    per_step = sum((2**layer - 1) * (2**layer + 2) for layer in range(n_layers)) + paths - 1
     per_sequence = paths * length * n_distinct * vocab_size + sum(
         length * 4**layer * n_distinct**2 + length**2 * 2**layer * n_distinct for layer in range(n_layers)
     )
@@ -43,7 +44,7 @@ def products_pay(n_sequences: int, length: int, vocab_size: int, n_layers: int, 
 
 
 def weight_products(model: AttentionOnlyTransformer) -> list[Tensor]:
-    """The products that sequences read rows of: for layer l, M_a W_l M_b' as (V, V, p, p); last, M_a W_O as (V, 2^L, V)."""
+    """What sequences read rows of: for each layer M_a W_l M_b' as (V, V, paths^2); last, M_a W_O as (V, 2^L, V)."""
     paths: list[Tensor | None] = [None]  # None stands for the empty path, whose product is the identity
     products = []
     for W, V in zip(model.attention, model.value, strict=True):
@@ -108,7 +109,7 @@ def loss_and_gradients_plain(model: AttentionOnlyTransformer, inputs: Tensor, ta
 
 
 def loss_and_gradients(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor) -> float:
-    """Mean cross-entropy, with the gradients left in .grad (previous ones are cleared), by the cheaper of both forms."""
+    """Mean cross-entropy by the cheaper form; the gradients are left in .grad (previous ones are cleared)."""
     model.zero_grad(set_to_none=True)
     model.check_inputs(inputs)
     n_distinct = distinct_tokens(inputs)[0].shape[1]

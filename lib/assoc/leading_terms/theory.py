@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 from assoc.leading_terms.basis import BasisFunctions
 
 KINDS = ("output", "value", "attention", "position")  # the four kinds of weight, in the order in which they are learned
@@ -21,8 +21,7 @@ class PerKind(NamedTuple):
 
 
 def _check(steps: int, learning_rate: float) -> None:
-    if isinstance(steps, bool) or steps != int(steps) or steps < 0:
-        raise InputError(f"steps must be a whole number >= 0; got {steps}")
+    whole_number("steps", steps, minimum=0)
     if not (isfinite(learning_rate) and learning_rate > 0):
         raise InputError(f"learning_rate must be a finite number > 0; got {learning_rate}")
 
@@ -52,8 +51,8 @@ def error_bounds(steps: int, learning_rate: float, length: int, n_layers: int = 
         steps: s. learning_rate: eta. length: T. n_layers: L.
     """
     _check(steps, learning_rate)
-    if length < 1 or n_layers < 1:
-        raise InputError(f"length and n_layers must be at least 1; got {length} and {n_layers}")
+    whole_number("length", length, minimum=1)
+    whole_number("n_layers", n_layers, minimum=1)
     time = steps * learning_rate
     output, value, attention = (3, 4, 6) if n_layers == 1 else (3, 12, 13)
     return PerKind(output * time**2, value * time**3, attention * time**5 * length, attention * time**5 * length)

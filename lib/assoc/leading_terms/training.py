@@ -1,15 +1,14 @@
 """Gradient descent on the attention-only transformer, watched against its leading terms (paper A, Section 5.1)."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 from assoc.leading_terms.basis import BasisFunctions, check_tokens
 from assoc.leading_terms.model import AttentionOnlyTransformer
 from assoc.leading_terms.products import loss_and_gradients
@@ -116,18 +115,21 @@ class TrainingHistory:
             raise InputError(f"no {kind} weight moved up to s eta = {training_time}")
         return min(cosines)
 
-    def to_json(self) -> str:
-        """The history as JSON; a cosine that is not defined yet is null."""
+    def as_dict(self) -> dict[str, Any]:
+        """The history as plain lists and numbers, for JSON; a cosine that is not defined yet is None."""
         content = asdict(self)
         content["agreements"] = [
-            [{k: None if v != v else v for k, v in agreement._asdict().items()} for agreement in record]
+            [
+                {key: None if value != value else value for key, value in agreement._asdict().items()}
+                for agreement in record
+            ]
             for record in self.agreements
         ]
-        return json.dumps(content, allow_nan=False)
+        return content
 
 
 def _batches(n_sequences: int, batch_size: int | None, generator: torch.Generator | None) -> Iterator[Tensor | slice]:
-    """Which sequences each step uses: all of them, or batches of a fresh shuffle an epoch (a short rest is left out)."""
+    """Which sequences each step uses: all, or batches of a fresh shuffle an epoch (a short rest is left out)."""
     if batch_size is None:
         while True:
             yield slice(None)
@@ -164,8 +166,8 @@ def train(
     check_tokens(inputs, targets, model.vocab_size)
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise InputError(f"learning_rate must be a finite number > 0; got {learning_rate}")
-    if steps < 1 or record_every < 1:
-        raise InputError(f"steps and record_every must be at least 1; got {steps} and {record_every}")
+    whole_number("steps", steps, minimum=1)
+    whole_number("record_every", record_every, minimum=1)
     if batch_size is not None and not 1 <= batch_size <= len(inputs):
         raise InputError(f"batch_size must be from 1 to the number of sequences, {len(inputs)}; got {batch_size}")
     history = TrainingHistory(learning_rate)

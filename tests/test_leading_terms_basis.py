@@ -1,0 +1,133 @@
+"""Basis functions against a literal transcription, the papers' own program, and what must hold of them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import literal_leading_terms as literal
+from assoc.corpus import load_corpus
+from assoc.errors import InputError
+from assoc.leading_terms import basis as basis_module
+from assoc.leading_terms import basis_functions
+from assoc.leading_terms.basis import context, distinct_tokens, prefix_averages
+from conftest import relative_error, shared_file
+
+
+@st.composite
+def corpora(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Random inputs and targets; targets need not be the shifted inputs, the formulas hold for any."""
+    n, length, vocab_size = draw(st.integers(1, 5)), draw(st.integers(1, 9)), draw(st.integers(1, 12))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    highest = draw(st.integers(1, vocab_size))  # words above never occur
+    x, y = torch.randint(highest, (2, n, length), generator=generator)
+    return x, y, vocab_size
+
+
+@settings(max_examples=150, deadline=None)
+@given(corpora())
+def test_all_six_agree_with_the_literal_transcription(corpus: tuple) -> None:
+    x, y, vocab_size = corpus
+    expected = literal.basis(x.numpy(), y.numpy(), vocab_size)
+    for name, tensor in basis_functions(x, y, vocab_size).items():
+        assert tensor.dtype == torch.float64
+        np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-10, atol=1e-14, err_msg=name)
+
+
+@settings(max_examples=40, deadline=None)
+@given(corpora(), st.integers(1, 60))
+def test_chunking_changes_nothing(corpus: tuple, elements: int) -> None:
+    x, y, vocab_size = corpus
+    whole = basis_functions(x, y, vocab_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(basis_module, "CHUNK_ELEMENTS", elements)
+        for name, tensor in basis_functions(x, y, vocab_size).items():
+            torch.testing.assert_close(tensor, getattr(whole, name), rtol=1e-12, atol=1e-15)
+
+
+def test_reference(reference: dict) -> None:
+    """Results of the paper's own program; its Q is not divided by N T."""
+    x, y = torch.tensor(reference["x"]), torch.tensor(reference["y"])
+    basis = basis_functions(x, y, int(reference["vocab_size"]))
+    names = {
+        "bigram": "B_bar", "interchangeability": "Sigma_B", "context": "Phi_bar", "value": "B_bar_Phi_bar",
+    }  # fmt: skip
+    for name, theirs in names.items():
+        assert relative_error(getattr(basis, name), reference[f"theory_{theirs}"]) < 1e-9, name
+    assert relative_error(basis.attention * x.numel(), reference["theory_Q_bar"]) < 1e-9
+    # What they call G_bar is (S Phi)': row = word of the prefix.
+    assert relative_error((basis.interchangeability @ basis.context).T, reference["theory_G_bar"]) < 1e-9
+
+
+def test_sums_that_must_vanish() -> None:
+    x, y = torch.randint(30, (2, 20, 15), generator=torch.Generator().manual_seed(0))
+    basis = basis_functions(x, y, 30)
+    for sums in (
+        basis.bigram.sum(dim=1),
+        basis.interchangeability.sum(dim=0),
+        basis.context.sum(dim=0),
+        basis.position.sum()[None],  # each row of Q_i sums to 0
+        basis.attention.sum()[None],
+    ):
+        assert sums.abs().max() < 1e-16
+
+
+def test_bigram_is_frequency_times_conditional_minus_uniform() -> None:
+    """'a b a b a': P(a) = 1/2, P(b|a) = 1, V = 2."""
+    x, y = torch.tensor([[0, 1, 0, 1]]), torch.tensor([[1, 0, 1, 0]])
+    expected = torch.tensor([[-0.25, 0.25], [0.25, -0.25]], dtype=torch.float64)
+    torch.testing.assert_close(basis_functions(x, y, 2).bigram, expected)
+
+
+def test_context_counts_words_of_the_prefix_by_hand() -> None:
+    """Targets 1, 2 after the prefixes (0) and (0, 1): word 2 is predicted from 0 and 1, each with half the weight."""
+    phi = context(torch.tensor([[0, 1]]), torch.tensor([[1, 2]]), 3)
+    raw = np.array([[0, 0, 0], [1, 0, 0], [0.5, 0.5, 0]]) / 2
+    np.testing.assert_allclose(phi.numpy(), raw - raw.mean(axis=0))
+
+
+@settings(max_examples=60, deadline=None)
+@given(corpora())
+def test_distinct_tokens_describe_the_sequences(corpus: tuple) -> None:
+    x, _, vocab_size = corpus
+    tokens, slots = distinct_tokens(x)
+    assert torch.equal(tokens.gather(1, slots), x)
+    for row, row_slots in zip(x, slots, strict=True):
+        assert int(row_slots.max()) + 1 == len(row.unique())
+    averages = prefix_averages(slots, tokens.shape[1])
+    expected = literal.uniform_attention(x.shape[1]) @ literal.one_hot(x.numpy(), vocab_size)
+    dense = torch.zeros(*x.shape, vocab_size, dtype=torch.float64)
+    dense.scatter_add_(2, tokens.unsqueeze(1).expand(-1, x.shape[1], -1), averages)
+    np.testing.assert_allclose(dense.numpy(), expected, atol=1e-15)
+
+
+def test_a_sequence_of_one_token_has_no_attention_to_learn() -> None:
+    basis = basis_functions(torch.tensor([[1], [0]]), torch.tensor([[0], [1]]), 2)
+    assert not basis.attention.any()
+    assert not basis.position.any()
+
+
+def test_real_sample_agrees_with_the_literal_transcription() -> None:
+    corpus = load_corpus(shared_file("data/tinystories-sample.txt"), vocab_size=120, length=24, unknown="map")
+    x, y = corpus.inputs[:12], corpus.targets[:12]
+    expected = literal.basis(x.numpy(), y.numpy(), corpus.vocab_size)
+    for name, tensor in basis_functions(x, y, corpus.vocab_size).items():
+        assert relative_error(tensor, expected[name]) < 1e-10, name
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "vocab_size", "message"),
+    [
+        (torch.zeros(2, 3).long(), torch.zeros(2, 4).long(), 5, r"\(2, 3\) and \(2, 4\)"),
+        (torch.zeros(3).long(), torch.zeros(3).long(), 5, "one shape"),
+        (torch.zeros(0, 3).long(), torch.zeros(0, 3).long(), 5, "non-empty"),
+        (torch.zeros(2, 3), torch.zeros(2, 3), 5, "int64"),
+        (torch.full((2, 3), 5), torch.zeros(2, 3).long(), 5, "allows 0 to 4"),
+        (torch.zeros(2, 3).long(), torch.full((2, 3), -1), 5, "targets hold tokens from -1"),
+    ],
+)
+def test_bad_input_is_one_line(x: torch.Tensor, y: torch.Tensor, vocab_size: int, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        basis_functions(x, y, vocab_size)
+    assert "\n" not in str(caught.value)
