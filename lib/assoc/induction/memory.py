@@ -1,0 +1,222 @@
+"""Weight matrices as associative memories: what is stored in them, and the induction head written down by hand.
+
+Paper B, Section 4. Random vectors in high dimension are nearly orthogonal, so that a sum of outer products
+W = sum_i u_{f(i)} v_i' stores the pairs i -> f(i): u_j' W v_i is large for j = f(i) and small otherwise.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from assoc.errors import InputError
+from assoc.induction.model import AssociativeTransformer, OneLayerTransformer, TokenModel
+
+if TYPE_CHECKING:
+    from assoc.induction.task import BigramTask
+
+EARLY_POSITIONS = 64  # Figure 3 of paper B parts the recall of W_K1 here
+
+
+def memory_recall(W: Tensor, inputs: Tensor, outputs: Tensor, targets: Tensor | None = None) -> float:
+    """Share of i whose best match argmax_j u_j' W v_i is f(i) (paper B, Section 4.2).
+
+    For a key matrix, whose scores are q' W_K k, a query asks for its best key: pass W_K.T, the queries as inputs and
+    the keys as outputs.
+
+    Args:
+        W: the memory, (e, d).
+        inputs: v_i as rows, (n, d).
+        outputs: all candidates u_j as rows, (m, e).
+        targets: f(i), int64 (n,). Default: f(i) = i.
+
+    Raises:
+        InputError: shapes that do not fit, or weights that are not finite.
+    """
+    targets = torch.arange(len(inputs)) if targets is None else targets
+    if W.ndim != 2 or inputs.ndim != 2 or outputs.ndim != 2 or W.shape != (outputs.shape[1], inputs.shape[1]):
+        raise InputError(
+            f"W must be (e, d) for inputs (n, d) and outputs (m, e); got {tuple(W.shape)} for {tuple(inputs.shape)} "
+            f"and {tuple(outputs.shape)}"
+        )
+    if targets.shape != (len(inputs),) or len(inputs) == 0 or int(targets.max()) >= len(outputs):
+        raise InputError(
+            f"targets must hold one of {len(outputs)} outputs for each of {len(inputs)} (at least 1) inputs"
+        )
+    if not torch.isfinite(W).all():
+        raise InputError("W holds NaN or infinite numbers: train with a lower learning rate")
+    with torch.no_grad():
+        return float(((inputs @ W.T @ outputs.T).argmax(dim=1) == targets).double().mean())
+
+
+def recalls(model: TokenModel, task: "BigramTask") -> dict[str, float]:
+    """Memory recall of every trained memory of a model; {} for models whose weights are no such memories.
+
+    Of an `AssociativeTransformer`:
+
+    - "output2": W_O2 maps W_V2 w_E(v) to w_U(v), over all tokens v;
+    - "key2": query w_E(k) finds key w_1(k) among those of all tokens. Over the triggers if they are fixed, the only
+      queries that the data ever trains, else over all tokens;
+    - "key1": query p_t finds key p_{t-1} among all positions, for t = 2 .. T;
+    - with T > 64 also "key1_early" (t < 64) and "key1_late" (the others).
+
+    Of a `OneLayerTransformer`: "output1", W_O1 maps W_V1 w_E(v) to w_U(v).
+    """
+    if isinstance(model, OneLayerTransformer):
+        values = model.token_embedding @ model.value1.T
+        return {"output1": memory_recall(model.output1, values, model.unembedding)}
+    if not isinstance(model, AssociativeTransformer):
+        return {}
+    tokens = torch.arange(model.vocab_size) if task.fixed_triggers is None else task.fixed_triggers
+    positions = model.position_embedding
+    result = {
+        "output2": memory_recall(model.output2, model.value_tokens(), model.unembedding),
+        "key2": memory_recall(model.key2.T, model.token_embedding[tokens], model.remapped_tokens(), tokens),
+    }
+    if model.length > 1:
+        previous = torch.arange(model.length - 1)
+        result["key1"] = memory_recall(model.key1.T, positions[1:], positions, previous)
+    if model.length > EARLY_POSITIONS:
+        for name, part in (
+            ("key1_early", slice(None, EARLY_POSITIONS - 1)),
+            ("key1_late", slice(EARLY_POSITIONS - 1, None)),
+        ):
+            result[name] = memory_recall(model.key1.T, positions[1:][part], positions, previous[part])
+    return result
+
+
+def feed_forward_kl(model: AssociativeTransformer, task: "BigramTask", with_residual: bool = False) -> float:
+    """Mean over tokens k of KL(pi_b(.|k) || softmax(W_U W_F w_E(k))), in nats: how far W_F is from the global bigrams.
+
+    Args:
+        with_residual: use W_U (w_E(k) + W_F w_E(k)) instead. The residual stream carries w_E(k) past W_F straight to
+            the logits, so this is what the model says of k, and what the loss asks to be right.
+
+    Raises:
+        InputError: a model without feed-forward matrix.
+    """
+    if getattr(model, "feed_forward", None) is None:
+        raise InputError("this model has no feed_forward: make it with feed_forward=True")
+    with torch.no_grad():
+        x = model.token_embedding @ model.feed_forward.T
+        x = x + model.token_embedding if with_residual else x
+        log_predicted = (x @ model.unembedding.T).double().log_softmax(dim=1)
+        return float(-(task.successor_entropy().sum() + (task.bigram * log_predicted).sum()) / task.vocab_size)
+
+
+def outer_product_memory(outputs: Tensor, inputs: Tensor) -> Tensor:
+    """W = sum_i u_i v_i' / (|u_i|^2 |v_i|^2), (e, d), of matching rows u_i (n, e), v_i (n, d).
+
+    With this norm u_i' W v_i is 1 plus the cross-talk of the other pairs.
+    """
+    return _over_square(outputs).T @ _over_square(inputs)
+
+
+def _over_square(vectors: Tensor) -> Tensor:
+    """Each row x as x / |x|^2, whose inner product with x is 1."""
+    return vectors / vectors.square().sum(dim=1, keepdim=True)
+
+
+def ideal_memories(
+    model: AssociativeTransformer, task: "BigramTask | None" = None, *, scale: float = 1.0
+) -> dict[str, Tensor]:
+    """The induction head by formula: key1, key2, output2, and feed_forward where model and task have it.
+
+        W_K1 = sum_t p_t p_{t-1}'       W_K2 = sum_k w_E(k) w_1(k)'      W_O2 = sum_v w_U(v) (W_V2 w_E(v))'
+        W_F  = sum_k w_F(k) w_E(k)',    w_F(k) = sum_v w_U(v) log pi_b(v|k), centred over v
+
+    (paper B, Section 4.2). Every outer product is divided by the squared norms of its two vectors, so that a stored
+    pair matches with 1 plus cross-talk; keys get a factor sqrt(d) more, against the one in the attention scores.
+
+    Args:
+        model: where the embeddings come from.
+        task: its fixed triggers are the k of W_K2; without a task or with random triggers, all tokens are. Needed for
+            W_F.
+        scale: factor on W_K1, W_K2 and W_O2: how sharp their softmax is.
+    """
+    with torch.no_grad():
+        positions, tokens = model.position_embedding, model.token_embedding
+        stored = torch.arange(model.vocab_size)
+        if task is not None and task.fixed_triggers is not None:
+            stored = task.fixed_triggers
+        key_scale = scale * model.dim**0.5
+        memories = {
+            "key1": key_scale * outer_product_memory(positions[1:], positions[:-1]),
+            "key2": key_scale * outer_product_memory(tokens[stored], model.remapped_tokens()[stored]),
+            "output2": scale * outer_product_memory(model.unembedding, model.value_tokens()),
+        }
+        if task is not None and model.feed_forward is not None:
+            # Transitions that never happen get the logit of a very rare one instead of minus infinity.
+            logits = task.bigram.clamp(min=1e-4).log()
+            logits = (logits - logits.mean(dim=1, keepdim=True)).to(tokens.dtype)
+            memories["feed_forward"] = (logits @ _over_square(model.unembedding)).T @ _over_square(tokens)
+        return memories
+
+
+def install_ideal_memories(
+    model: AssociativeTransformer, task: "BigramTask | None" = None, *, scale: float = 30.0
+) -> AssociativeTransformer:
+    """Overwrite the trained matrices of a model by its `ideal_memories`, and return it: an induction head by hand."""
+    with torch.no_grad():
+        for name, memory in ideal_memories(model, task, scale=scale).items():
+            getattr(model, name).copy_(memory)
+    return model
+
+
+def memory_tables(model: AssociativeTransformer) -> dict[str, Tensor]:
+    """The trained matrices in the basis of the pairs they should store; an ideal memory shows its pairs and no more.
+
+    - "key1" (T, T): p_t' W_K1 p_s / sqrt(d), row t a query, column s a key; ideal: one below the diagonal;
+    - "key2" (N, N): w_E(k)' W_K2 w_1(j) / sqrt(d), row k a query, column j a key; ideal: the diagonal;
+    - "output2" (N, N): w_U(j)' W_O2 W_V2 w_E(v), row v the token attended to, column j a logit; ideal: the diagonal;
+    - "feed_forward" (N, N), if there: w_U(j)' W_F w_E(k), row k the input, column j a logit; ideal: log pi_b(j|k).
+    """
+    with torch.no_grad():
+        positions, tokens, root = model.position_embedding, model.token_embedding, model.dim**0.5
+        tables = {
+            "key1": positions @ model.key1 @ positions.T / root,
+            "key2": tokens @ model.key2 @ model.remapped_tokens().T / root,
+            "output2": model.value_tokens() @ model.output2.T @ model.unembedding.T,
+        }
+        if model.feed_forward is not None:
+            tables["feed_forward"] = tokens @ model.feed_forward.T @ model.unembedding.T
+        return tables
+
+
+def previous_token_attention(attention: Tensor) -> float:
+    """Mean attention from t to t - 1 over t = 2 .. T, of a map (..., T, T)."""
+    return float(attention.diagonal(offset=-1, dim1=-2, dim2=-1).mean())
+
+
+def after_trigger_attention(attention: Tensor, inputs: Tensor, occurrence: Tensor) -> float:
+    """Mean attention of repeated output positions to the places that follow an earlier occurrence of their token.
+
+    For every t with occurrence >= 2: the sum of attention[t, s] over s <= t with z_{s-1} = z_t. Uniform attention gives
+    the share of such places, an induction head 1.
+
+    Args:
+        attention: (B, T, T). inputs, occurrence: (B, T), of the same sequences.
+    """
+    follows = torch.zeros(attention.shape, dtype=torch.bool)
+    follows[:, :, 1:] = inputs[:, :, None] == inputs[:, None, :-1]
+    return float((attention * follows).sum(dim=-1)[occurrence >= 2].mean())
+
+
+def capacity(n_pairs: int, dim: int, generator: torch.Generator | None = None, n_repeats: int = 1) -> float:
+    """Recall of W = sum_i u_i v_i' over n random pairs in dimension d: how much a sum of outer products can hold.
+
+    All u_i, v_i are drawn uniformly from the unit sphere. The right match scores about 1, each wrong one about
+    sqrt(n)/d, so recall fails once n is of the order d^2 / log n.
+
+    Args:
+        n_pairs: n. dim: d. n_repeats: average over so many independent draws.
+
+    Raises:
+        InputError: a number below 1.
+    """
+    if min(n_pairs, dim, n_repeats) < 1:
+        raise InputError(f"n_pairs, dim and n_repeats must be at least 1; got {n_pairs}, {dim}, {n_repeats}")
+    u, v = functional.normalize(torch.randn(2, n_repeats, n_pairs, dim, generator=generator), dim=-1)
+    scores = v @ (v.transpose(1, 2) @ u) @ u.transpose(1, 2)  # scores[r, i, j] = u_j' W v_i
+    return float((scores.argmax(dim=2) == torch.arange(n_pairs)).double().mean())

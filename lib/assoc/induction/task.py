@@ -1,0 +1,301 @@
+"""The bigram task with triggers: data in which the weights and the context each hold half of the answer.
+
+Paper B, Section 3. Most transitions follow one global bigram table, which can be learned into the weights. After a
+*trigger* comes an *output* that every sequence draws anew, which can only be read off the context, from the trigger's
+second occurrence on. The two kinds of knowledge can so be measured apart.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from assoc.errors import InputError
+
+# Transitions are drawn with integers of 48 bits: comparing them is exact, so a transition of probability zero is never
+# drawn and no row falls short of 1 by rounding. 48 bits leave 15 for the number of the row (see `_draw_row`).
+RESOLUTION = 1 << 48
+MAX_VOCAB_SIZE = 1 << 15
+
+
+class Batch(NamedTuple):
+    """Sequences for training: inputs z_1 .. z_T, targets z_2 .. z_{T+1} and occurrence, each int64 (B, T).
+
+    occurrence[b, t] is 0 where the input is no trigger of sequence b, and n where it is this trigger's n-th occurrence
+    in it: output positions have occurrence >= 1, and from occurrence 2 on the target is known from the context.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    occurrence: Tensor
+
+
+class Sequences(NamedTuple):
+    """A `Batch` and what its sequences were made of: triggers q_k and outputs o_k, each int64 (B, K)."""
+
+    inputs: Tensor
+    targets: Tensor
+    occurrence: Tensor
+    triggers: Tensor
+    outputs: Tensor
+
+
+class BigramTask:
+    """Sequences from a global bigram table, with K trigger tokens whose successor is redrawn for every sequence.
+
+    Paper B, Section 3. For every sequence: triggers q_1 .. q_K, distinct; outputs o_k ~ pi_o(.|q_k); z_1 ~ pi_u; then
+    z_{t+1} = o_k if z_t = q_k, else z_{t+1} ~ pi_b(.|z_t).
+
+    Args:
+        unigram: pi_u, (N,), the distribution of the first token and of random triggers (pi_q = pi_u).
+        bigram: pi_b, (N, N), row i is the distribution of the token after i.
+        length: T, inputs of a sequence; at least 2, or no trigger could occur twice.
+        n_triggers: K.
+        triggers: "fixed": the K most frequent tokens under pi_u, the same in all sequences. "random": K tokens drawn
+            from pi_u without repeats, anew for every sequence.
+        outputs: pi_o. "uniform": any token with probability 1/N. "bigram": pi_b(.|q_k).
+        trigger_offset: with fixed triggers, skip that many of the most frequent tokens (rarer triggers).
+        vocabulary: the N tokens as strings, for `decode`.
+
+    Attributes:
+        unigram, bigram: float64, normalised. vocab_size: N. fixed_triggers: int64 (K,), or None if they are random.
+        The arguments under their own names.
+
+    Raises:
+        InputError: tables that are not distributions of matching shapes, or numbers out of range.
+    """
+
+    def __init__(
+        self,
+        unigram: Tensor,
+        bigram: Tensor,
+        *,
+        length: int,
+        n_triggers: int,
+        triggers: Literal["fixed", "random"] = "fixed",
+        outputs: Literal["uniform", "bigram"] = "uniform",
+        trigger_offset: int = 0,
+        vocabulary: list[str] | None = None,
+    ) -> None:
+        self.unigram = _distribution("unigram", unigram, n_dimensions=1)
+        self.bigram = _distribution("bigram", bigram, n_dimensions=2)
+        self.vocab_size = len(self.unigram)
+        self.length, self.n_triggers, self.trigger_offset = length, n_triggers, trigger_offset
+        self.triggers, self.outputs, self.vocabulary = triggers, outputs, vocabulary
+        self._check()
+        by_frequency = self.unigram.sort(descending=True, stable=True).indices
+        is_fixed = triggers == "fixed"
+        self.fixed_triggers = by_frequency[trigger_offset : trigger_offset + n_triggers] if is_fixed else None
+        self._unigram_thresholds = _thresholds(self.unigram).numpy()
+        # Row i of the table is moved up by i * RESOLUTION, so that the flattened table is sorted as a whole.
+        row_starts = torch.arange(self.vocab_size)[:, None] * RESOLUTION
+        self._bigram_thresholds = (_thresholds(self.bigram) + row_starts).flatten().numpy()
+
+    def _check(self) -> None:
+        if self.bigram.shape != (self.vocab_size, self.vocab_size):
+            raise InputError(
+                f"bigram must be (N, N) with N = {self.vocab_size} as in unigram; got {tuple(self.bigram.shape)}"
+            )
+        if self.vocab_size > MAX_VOCAB_SIZE:
+            raise InputError(f"{self.vocab_size} tokens are too many: at most {MAX_VOCAB_SIZE} can be drawn exactly")
+        if self.triggers not in ("fixed", "random"):
+            raise InputError(f"triggers is {self.triggers!r}: choose 'fixed' or 'random'")
+        if self.outputs not in ("uniform", "bigram"):
+            raise InputError(f"outputs is {self.outputs!r}: choose 'uniform' or 'bigram'")
+        for name, minimum in (("length", 2), ("n_triggers", 1), ("trigger_offset", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+                raise InputError(f"{name} is {value!r}: give a whole number of at least {minimum}")
+        if self.trigger_offset and self.triggers == "random":
+            raise InputError("trigger_offset chooses fixed triggers: leave it at 0 with triggers='random'")
+        n_possible = int((self.unigram > 0).sum())
+        if self.trigger_offset + self.n_triggers > n_possible:
+            raise InputError(
+                f"n_triggers = {self.n_triggers} with trigger_offset = {self.trigger_offset} is too many: "
+                f"only {n_possible} tokens have a probability above 0 in unigram"
+            )
+        if self.vocabulary is not None and len(self.vocabulary) != self.vocab_size:
+            raise InputError(f"vocabulary must have {self.vocab_size} tokens; got {len(self.vocabulary)}")
+
+    def __repr__(self) -> str:
+        offset = f", trigger_offset={self.trigger_offset}" if self.trigger_offset else ""
+        return (
+            f"BigramTask(N={self.vocab_size}, length={self.length}, n_triggers={self.n_triggers}, "
+            f"triggers={self.triggers!r}, outputs={self.outputs!r}{offset})"
+        )
+
+    @classmethod
+    def from_text(
+        cls, text: str | Sequence[str], *, length: int, n_triggers: int, **options: str | int
+    ) -> "BigramTask":
+        """The task over the characters of a text: pi_u and pi_b are its character unigrams and bigrams.
+
+        Paper B uses Tiny Shakespeare (65 characters). Line breaks are characters like any other. Of several texts,
+        bigrams are counted within each, not from the end of one to the start of the next. A character that is only
+        ever the last of a text has no successor; it is followed by the unigram distribution.
+
+        Args:
+            text: one text, or several.
+            length, n_triggers, options: as for the class itself.
+
+        Raises:
+            InputError: no two characters in a row anywhere in the text, or options out of range.
+        """
+        texts = [text] if isinstance(text, str) else list(text)
+        points = [np.frombuffer(part.encode("utf-32-le"), dtype=np.uint32) for part in texts]
+        if not any(len(part) > 1 for part in points):
+            raise InputError("the text has no two characters in a row: give a longer text")
+        characters, numbers = np.unique(np.concatenate(points), return_inverse=True)
+        N = len(characters)
+        ends = np.cumsum([len(part) for part in points])
+        has_successor = np.ones(len(numbers), dtype=bool)
+        has_successor[ends[ends > 0] - 1] = False
+        starts = np.flatnonzero(has_successor)
+        pairs = np.bincount(numbers[starts] * N + numbers[starts + 1], minlength=N * N).reshape(N, N)
+        unigram = np.bincount(numbers, minlength=N) / len(numbers)
+        totals = pairs.sum(axis=1, keepdims=True)
+        bigram = np.where(totals > 0, pairs / np.maximum(totals, 1), unigram)
+        vocabulary = [chr(point) for point in characters]
+        return cls(
+            torch.from_numpy(unigram),
+            torch.from_numpy(bigram),
+            length=length,
+            n_triggers=n_triggers,
+            vocabulary=vocabulary,
+            **options,
+        )
+
+    def decode(self, tokens: Tensor) -> str:
+        """The text of a row of token numbers. Raises InputError if the task has no vocabulary."""
+        if self.vocabulary is None:
+            raise InputError("this task has no vocabulary: pass vocabulary= when making it")
+        return "".join(self.vocabulary[token] for token in tokens.tolist())
+
+    def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Batch:
+        """Fresh sequences: inputs, targets and occurrence, each int64 (batch_size, T).
+
+        Args:
+            batch_size: B, at least 1.
+            generator: source of randomness; the same state gives the same batch. Default: torch's global one.
+
+        Raises:
+            InputError: batch_size below 1.
+        """
+        return Batch(*self.sample_sequences(batch_size, generator)[:3])
+
+    def sample_sequences(self, batch_size: int, generator: torch.Generator | None = None) -> Sequences:
+        """The same as `sample`, with the triggers and outputs of every sequence, each int64 (batch_size, K)."""
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(f"batch_size is {batch_size!r}: give a whole number of at least 1")
+        triggers = self._sample_triggers(batch_size, generator)
+        outputs = self._sample_outputs(triggers, generator)
+        draws = torch.randint(RESOLUTION, (self.length + 1, batch_size), generator=generator).numpy()
+        # forced[b * N + i]: what must follow token i in sequence b, or -1 if that is for pi_b to say.
+        forced = torch.full((batch_size, self.vocab_size), -1).scatter_(1, triggers, outputs).flatten().numpy()
+        seen = np.zeros_like(forced)  # seen[b * N + i]: how often token i has been an input of sequence b so far
+        rows = np.arange(batch_size) * self.vocab_size
+        tokens = np.empty((self.length + 1, batch_size), dtype=np.int64)
+        occurrence = np.empty((self.length, batch_size), dtype=np.int64)
+        tokens[0] = np.searchsorted(self._unigram_thresholds, draws[0], side="right")
+        # One pass over positions, each for the whole batch; in numpy, whose small operations start no threads.
+        for t in range(self.length):
+            cells = rows + tokens[t]
+            seen[cells] += 1
+            after_trigger = forced[cells]
+            tokens[t + 1] = np.where(after_trigger >= 0, after_trigger, self._draw_row(tokens[t], draws[t + 1]))
+            occurrence[t] = np.where(after_trigger >= 0, seen[cells], 0)
+        inputs, targets, occurrence = (
+            torch.from_numpy(np.ascontiguousarray(table.T)) for table in (tokens[:-1], tokens[1:], occurrence)
+        )
+        return Sequences(inputs, targets, occurrence, triggers, outputs)
+
+    def _draw_row(self, tokens: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """A successor for each token by the inverse of its row's cumulative distribution, at uniform integer draws."""
+        found = np.searchsorted(self._bigram_thresholds, tokens * RESOLUTION + draws, side="right")
+        return found - tokens * self.vocab_size
+
+    def _sample_triggers(self, batch_size: int, generator: torch.Generator | None) -> Tensor:
+        if self.fixed_triggers is not None:
+            return self.fixed_triggers.repeat(batch_size, 1)
+        # The K first arrivals of exponential clocks with rates pi_q are K draws from pi_q without repeats, in order.
+        arrivals = torch.empty(batch_size, self.vocab_size, dtype=torch.float64).exponential_(generator=generator)
+        return (arrivals / self.unigram).topk(self.n_triggers, dim=1, largest=False).indices
+
+    def _sample_outputs(self, triggers: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.outputs == "uniform":
+            return torch.randint(self.vocab_size, triggers.shape, generator=generator)
+        draws = torch.randint(RESOLUTION, triggers.shape, generator=generator)
+        return torch.from_numpy(self._draw_row(triggers.numpy(), draws.numpy()))
+
+    def successor_entropy(self) -> Tensor:
+        """H(pi_b(.|i)) of every token i, in nats, (N,)."""
+        return torch.special.entr(self.bigram).sum(dim=1)
+
+    def entropy_rate(self) -> float:
+        """Entropy per token of the global bigrams alone, in nats: sum_i mu_i H(pi_b(.|i)).
+
+        mu is the long-run distribution of the chain pi_b started in pi_u. With triggers in the data other tokens are
+        visited; `global_loss_floor` has the floor for given sequences.
+        """
+        # The lazy chain has the same long-run distribution and cannot be periodic; squaring makes 2^64 steps at once.
+        steps = (self.bigram + torch.eye(self.vocab_size, dtype=torch.float64)) / 2
+        for _ in range(64):
+            steps = steps @ steps
+            steps /= steps.sum(dim=1, keepdim=True)
+        return float(self.unigram @ steps @ self.successor_entropy())
+
+    def global_loss_floor(self, inputs: Tensor, occurrence: Tensor) -> float:
+        """The least expected loss at the non-trigger positions of these sequences, in nats.
+
+        The mean of H(pi_b(.|z_t)) over positions with occurrence 0: what is left to somebody who knows pi_b and the
+        triggers.
+        """
+        return float(self.successor_entropy()[inputs[occurrence == 0]].mean())
+
+    def bigram_predictions(self, inputs: Tensor) -> Tensor:
+        """The likeliest successor under pi_b of every input, shaped like inputs: the best guess without context."""
+        return self.bigram.argmax(dim=1)[inputs]
+
+
+def induction_predictions(inputs: Tensor) -> Tensor:
+    """What an ideal induction head predicts: the token that followed the last earlier occurrence of the same token.
+
+    On the task's repeated output positions (occurrence >= 2) this is always right, so the best possible in-context
+    accuracy is 1 and the best loss 0, for fixed and for random triggers. Elsewhere it is a guess.
+
+    Args:
+        inputs: tokens, int64 (B, T).
+
+    Returns:
+        Predictions, int64 (B, T); -1 where the token has not occurred before.
+    """
+    ordered, order = inputs.sort(dim=1, stable=True)  # equal tokens side by side, in the order of their positions
+    previous = order.roll(1, dims=1)
+    successors = inputs.gather(1, (previous + 1).clamp(max=inputs.shape[1] - 1))
+    successors.masked_fill_(ordered != ordered.roll(1, dims=1), -1)
+    successors[:, 0] = -1
+    return torch.empty_like(inputs).scatter_(1, order, successors)
+
+
+def _distribution(name: str, values: Tensor, n_dimensions: int) -> Tensor:
+    """The values as float64 rows that sum to 1, or an InputError if they are no distribution."""
+    table = torch.as_tensor(values, dtype=torch.float64)
+    if table.ndim != n_dimensions or table.numel() == 0:
+        raise InputError(f"{name} must have {n_dimensions} dimension(s) and not be empty; got {tuple(table.shape)}")
+    if not torch.isfinite(table).all() or (table < 0).any():
+        raise InputError(f"{name} must hold probabilities: finite numbers of at least 0")
+    totals = table.sum(dim=-1, keepdim=True)
+    if ((totals - 1).abs() > 1e-5).any():
+        worst = float(totals.flatten()[(totals - 1).abs().argmax()])
+        raise InputError(f"{name} must sum to 1 {'in every row ' if n_dimensions > 1 else ''}; one sum is {worst:.6g}")
+    return table / totals
+
+
+def _thresholds(probabilities: Tensor) -> Tensor:
+    """Integer upper ends of the draws that belong to each token, (..., N): token j takes [upper_{j-1}, upper_j)."""
+    upper = (probabilities.cumsum(dim=-1) * RESOLUTION).long().clamp(max=RESOLUTION)
+    positions = torch.arange(probabilities.shape[-1])
+    last = torch.where(probabilities > 0, positions, -1).amax(dim=-1, keepdim=True)
+    return torch.where(positions >= last, RESOLUTION, upper)
