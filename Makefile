@@ -11,6 +11,8 @@ PY := .venv/bin/python
 INSTALL := -m pip --disable-pip-version-check install
 STARTED := $(shell date +%s)
 
+# On a busy machine torch's threads, waiting actively for each other, slow everything down many times over.
+export OMP_WAIT_POLICY ?= PASSIVE
 # A reader's own packages and settings must not reach the book.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV
 

@@ -123,3 +123,15 @@ def test_bad_heat_map_input_says_what_to_do(matrix: torch.Tensor, labels: list[s
         figures.heatmap(axes, matrix, row_labels=labels)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_table_is_markdown_with_one_line_a_row() -> None:
+    table = figures.table(["what", "here"], [["|W|", 0.5], ["two\nlines", "$x$"]])
+    assert table.data.splitlines() == [
+        "| what | here |",
+        "| --- | --- |",
+        r"| \|W\| | 0.5 |",
+        "| two lines | $x$ |",
+    ]
+    with pytest.raises(InputError, match="a row of 1 cells in a table of 2 columns"):
+        figures.table(["what", "here"], [["alone"]])

@@ -41,8 +41,9 @@ def is_compared(cell: NotebookNode) -> bool:
     if options.get("skip") or not options["check"] or cell.execution_count is None:
         return False
     texts = (
-        output.get("text") or "".join(output.get("data", {}).get("text/plain", ""))
+        text
         for output in cell.outputs
+        for text in (output.get("text", ""), output.get("data", {}).get("text/plain", ""))
         if not any(kind.startswith("image/") for kind in output.get("data", {}))
     )
     return any(text.strip() for text in texts)

@@ -1,4 +1,4 @@
-"""One look for every figure of the book: sizes, colours with a fixed meaning, colour maps, and a labelled heat map.
+"""One look for the figures and tables of the book: sizes, colours with a fixed meaning, heat maps with labels.
 
 Call `use_style()` once per notebook, then draw with matplotlib as usual.
 """
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from cycler import cycler
 from IPython import get_ipython
+from IPython.display import Markdown
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 
@@ -133,3 +134,18 @@ def heatmap(
     axes.set(title=title, xlabel=column_name, ylabel=row_name)
     axes.figure.colorbar(image, ax=axes, label=colourbar_label)
     return image
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> Markdown:
+    """A table for a notebook, from numbers of the run; cells may hold Markdown and $formulas$.
+
+    Format the numbers yourself, with the digits that survive another machine.
+
+    Raises InputError if a row has not one cell for each column.
+    """
+    for row in rows:
+        if len(row) != len(header):
+            raise InputError(f"a row of {len(row)} cells in a table of {len(header)} columns: {list(row)}")
+    lines = [header, ["---"] * len(header), *rows]
+    escaped = ([str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return Markdown("\n".join(f"| {' | '.join(cells)} |" for cells in escaped))
