@@ -6,7 +6,6 @@ Any warning of Sphinx, any error or stderr output of a cell makes it exit with s
 """
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -52,10 +51,10 @@ def build() -> int:
     started = time.perf_counter()
     prepare_kernels()
     drop_stale()
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
+    plain = "" if sys.stdout.isatty() else "from sphinx.util.console import nocolor; nocolor(); "
+    command = [sys.executable, "-c", f"{plain}from jupyter_book.cli.main import main; main()"]
     command += ["build", "--all", "--warningiserror", "--nitpick", "--keep-going", str(ROOT)]
-    plain = {} if sys.stdout.isatty() else {"NO_COLOR": "1"}
-    status = subprocess.run(command, cwd=ROOT, env=os.environ | plain, check=False).returncode
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
     if status:
         print("error: the book was not built; the lines with WARNING or ERROR above say why", file=sys.stderr)
         return 1
