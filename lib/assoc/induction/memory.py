@@ -119,7 +119,11 @@ def _over_square(vectors: Tensor) -> Tensor:
 
 
 def ideal_memories(
-    model: AssociativeTransformer, task: "BigramTask | None" = None, *, scale: float = 1.0
+    model: AssociativeTransformer,
+    task: "BigramTask | None" = None,
+    *,
+    scale: float = 10.0,
+    avoid_first: bool = False,
 ) -> dict[str, Tensor]:
     """The induction head by formula: key1, key2, output2, and feed_forward where model and task have it.
 
@@ -134,16 +138,20 @@ def ideal_memories(
         task: its fixed triggers are the k of W_K2; without a task or with random triggers, all tokens are. Needed for
             W_F.
         scale: factor on W_K1, W_K2 and W_O2: how sharp their softmax is.
+        avoid_first: subtract sum_k w_E(k) p_1' from W_K2. Position 1 has no previous token, so layer 1 can only attend
+            to it itself, and marks it as a place after z_1. A later query z_1 would find it, and copy z_1 from it.
     """
     with torch.no_grad():
         positions, tokens = model.position_embedding, model.token_embedding
         stored = torch.arange(model.vocab_size)
         if task is not None and task.fixed_triggers is not None:
             stored = task.fixed_triggers
-        key_scale = scale * model.dim**0.5
+        key2 = outer_product_memory(tokens[stored], model.remapped_tokens()[stored])
+        if avoid_first:
+            key2 -= outer_product_memory(tokens[stored], positions[:1].expand(len(stored), -1))
         memories = {
-            "key1": key_scale * outer_product_memory(positions[1:], positions[:-1]),
-            "key2": key_scale * outer_product_memory(tokens[stored], model.remapped_tokens()[stored]),
+            "key1": scale * model.dim**0.5 * outer_product_memory(positions[1:], positions[:-1]),
+            "key2": scale * model.dim**0.5 * key2,
             "output2": scale * outer_product_memory(model.unembedding, model.value_tokens()),
         }
         if task is not None and model.feed_forward is not None:
@@ -155,11 +163,15 @@ def ideal_memories(
 
 
 def install_ideal_memories(
-    model: AssociativeTransformer, task: "BigramTask | None" = None, *, scale: float = 30.0
+    model: AssociativeTransformer,
+    task: "BigramTask | None" = None,
+    *,
+    scale: float = 10.0,
+    avoid_first: bool = False,
 ) -> AssociativeTransformer:
     """Overwrite the trained matrices of a model by its `ideal_memories`, and return it: an induction head by hand."""
     with torch.no_grad():
-        for name, memory in ideal_memories(model, task, scale=scale).items():
+        for name, memory in ideal_memories(model, task, scale=scale, avoid_first=avoid_first).items():
             getattr(model, name).copy_(memory)
     return model
 

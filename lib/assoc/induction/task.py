@@ -197,15 +197,17 @@ class BigramTask:
         seen = np.zeros_like(forced)  # seen[b * N + i]: how often token i has been an input of sequence b so far
         rows = np.arange(batch_size) * self.vocab_size
         tokens = np.empty((self.length + 1, batch_size), dtype=np.int64)
-        occurrence = np.empty((self.length, batch_size), dtype=np.int64)
-        tokens[0] = np.searchsorted(self._unigram_thresholds, draws[0], side="right")
+        after_trigger, count = np.empty_like(tokens[:-1]), np.empty_like(tokens[:-1])
+        tokens[0] = self._unigram_thresholds.searchsorted(draws[0], side="right")
         # One pass over positions, each for the whole batch; in numpy, whose small operations start no threads.
         for t in range(self.length):
             cells = rows + tokens[t]
             seen[cells] += 1
-            after_trigger = forced[cells]
-            tokens[t + 1] = np.where(after_trigger >= 0, after_trigger, self._draw_row(tokens[t], draws[t + 1]))
-            occurrence[t] = np.where(after_trigger >= 0, seen[cells], 0)
+            count[t] = seen[cells]
+            after_trigger[t] = forced[cells]
+            drawn = self._draw_row(tokens[t], draws[t + 1])
+            tokens[t + 1] = np.where(after_trigger[t] >= 0, after_trigger[t], drawn)
+        occurrence = np.where(after_trigger >= 0, count, 0)
         inputs, targets, occurrence = (
             torch.from_numpy(np.ascontiguousarray(table.T)) for table in (tokens[:-1], tokens[1:], occurrence)
         )
@@ -213,7 +215,7 @@ class BigramTask:
 
     def _draw_row(self, tokens: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """A successor for each token by the inverse of its row's cumulative distribution, at uniform integer draws."""
-        found = np.searchsorted(self._bigram_thresholds, tokens * RESOLUTION + draws, side="right")
+        found = self._bigram_thresholds.searchsorted(tokens * RESOLUTION + draws, side="right")
         return found - tokens * self.vocab_size
 
     def _sample_triggers(self, batch_size: int, generator: torch.Generator | None) -> Tensor:

@@ -190,7 +190,7 @@ def _update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, lo
     optimizer.zero_grad()
     if not counts.any() or not any(parameter.requires_grad for parameter in model.parameters()):
         return  # nothing to learn from in this batch, or nothing that learns
-    loss = functional.cross_entropy(model(batch.inputs)[counts], batch.targets[counts])
+    loss = functional.cross_entropy(model(batch.inputs, counts), batch.targets[counts])
     if not torch.isfinite(loss):
         raise InputError(f"the loss became {loss.item()} at step {step}: use a lower learning rate")
     loss.backward()

@@ -1,0 +1,60 @@
+"""Whether drawn sequences follow the distributions they should."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from assoc.errors import InputError
+
+
+class ChiSquare(NamedTuple):
+    """Pearson's statistic, its degrees of freedom, and the probability of a larger one if the distributions hold."""
+
+    statistic: float
+    freedom: int
+    p_value: float
+
+
+def transition_counts(inputs: Tensor, targets: Tensor, where: Tensor, vocab_size: int) -> Tensor:
+    """How often token j (column) follows token i (row) at the positions chosen by `where` (bool), float64 (N, N)."""
+    pairs = inputs[where] * vocab_size + targets[where]
+    return pairs.bincount(minlength=vocab_size**2).view(vocab_size, vocab_size).double()
+
+
+def row_chi_square(counts: Tensor, distributions: Tensor, least: float = 5.0) -> ChiSquare:
+    """Chi-square test of counts against one distribution for each row: sum (observed - expected)^2 / expected.
+
+    Cells that expect fewer than `least` are merged with the likeliest cell of their row, as the approximation by the
+    chi-square distribution needs. A count where the probability is 0 refutes the distributions at once: p = 0.
+
+    Args:
+        counts: (R, C), how often each outcome was seen. Row totals may differ, and may be 0.
+        distributions: (R, C), rows that sum to 1.
+
+    Raises:
+        InputError: shapes differ, or there is nothing to compare: no row with two cells that expect enough.
+    """
+    if counts.shape != distributions.shape or counts.ndim != 2:
+        raise InputError(
+            f"counts and distributions must be two (R, C) tables of one shape; got {tuple(counts.shape)} and "
+            f"{tuple(distributions.shape)}"
+        )
+    observed, probabilities = counts.double(), distributions.double()
+    expected = observed.sum(dim=1, keepdim=True) * probabilities
+    small, likeliest = expected < least, probabilities.argmax(dim=1, keepdim=True)
+
+    def merged(table: Tensor) -> Tensor:
+        kept = table.masked_fill(small, 0)
+        return kept.scatter_add(1, likeliest, (table - kept).sum(dim=1, keepdim=True))
+
+    expected_merged = merged(expected)
+    cells = expected_merged > 0
+    freedom = int(cells.sum() - cells.any(dim=1).sum())  # each row's total is given
+    if freedom == 0:
+        raise InputError(f"too few counts to compare: no row has two outcomes that expect at least {least:g}")
+    if (observed[probabilities == 0] > 0).any():
+        return ChiSquare(torch.inf, freedom, 0.0)
+    statistic = ((merged(observed) - expected_merged)[cells] ** 2 / expected_merged[cells]).sum()
+    p_value = torch.special.gammaincc(torch.tensor(freedom / 2, dtype=torch.float64), statistic / 2)
+    return ChiSquare(float(statistic), freedom, float(p_value))
