@@ -17,10 +17,10 @@ from assoc.leading_terms.recovery import (
     against_frequencies,
     chance_agreement,
     class_agreement,
+    context_against_frequencies,
     evened,
     hold_out,
     labelled_words,
-    last_successors,
     shuffle_words,
     theme_ranks,
     topical_words,
@@ -159,6 +159,25 @@ def test_frequency_basis_is_the_definition_with_q_for_u():
             assert table.sum(dim=dim).abs().max() < 1e-14
 
 
+@pytest.mark.parametrize("skip", [0, 1, 4])
+def test_context_without_the_first_positions_is_the_literal_sum(skip):
+    n_sequences, length, vocab_size = 4, 7, 6
+    inputs, targets = random_tokens(n_sequences, length, vocab_size, seed=skip)
+    q = [(targets[:, skip:] == j).double().mean().item() for j in range(vocab_size)]
+    expected = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
+    for x, y in zip(inputs.tolist(), targets.tolist(), strict=True):
+        for t, m, j in itertools.product(range(skip, length), range(length), range(vocab_size)):
+            if m <= t:
+                expected[j, x[m]] += ((y[t] == j) - q[j]) / (t + 1) / (n_sequences * length)
+    found = context_against_frequencies(inputs, targets, vocab_size, skip)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+
+
+def test_context_needs_a_position():
+    with pytest.raises(InputError, match="0 to 6"):
+        context_against_frequencies(*random_tokens(2, 7, 5), 5, skip=7)
+
+
 def test_frequency_basis_has_neighbours():
     inputs, targets = random_tokens(5, 8, 6)
     basis = against_frequencies(basis_functions(inputs, targets, 6), inputs, targets)
@@ -250,13 +269,3 @@ def test_shuffle_words_keeps_the_words_of_each_sequence():
     before, after = (torch.cat([a, b[:, -1:]], dim=1).sort(dim=1).values for a, b in ((inputs, targets), (x, y)))
     assert torch.equal(before, after)
     assert (x != inputs).any(dim=1).all()
-
-
-@given(st.integers(0, 10_000))
-def test_last_successors_are_found_by_looking_back(seed):
-    inputs, _ = random_tokens(3, 9, 4, seed)
-    expected = [
-        [next((row[m + 1] for m in reversed(range(t)) if row[m] == row[t]), -1) for t in range(len(row))]
-        for row in inputs.tolist()
-    ]
-    assert last_successors(inputs).tolist() == expected

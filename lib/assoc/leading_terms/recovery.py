@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from assoc.errors import InputError
-from assoc.leading_terms.basis import BasisFunctions, check_tokens
+from assoc.leading_terms.basis import BasisFunctions, check_tokens, context
 
 WORD_CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -69,13 +69,40 @@ class FrequencyBasis:
     context: Tensor
 
 
+def _rank_one_part(inputs: Tensor, targets: Tensor, vocab_size: int, skip: int = 0) -> Tensor:
+    """(q - u) m' over the positions t > skip: q their share of each target, m = (1/NT) sum_i sum_t (A0 X_i)[t]."""
+    n_sequences, length = inputs.shape
+    q = targets[:, skip:].flatten().bincount(minlength=vocab_size).double() / targets[:, skip:].numel()
+    weights = 1 / torch.arange(1, length + 1, dtype=torch.float64)
+    weights[:skip] = 0
+    weights = weights.flip(0).cumsum(0).flip(0)  # position k is in the prefixes t = k .. T, with weight 1/t in each
+    m = torch.zeros(vocab_size, dtype=torch.float64).scatter_add_(0, inputs.flatten(), weights.repeat(n_sequences))
+    return (q - 1 / vocab_size)[:, None] * m / inputs.numel()
+
+
+def context_against_frequencies(inputs: Tensor, targets: Tensor, vocab_size: int, skip: int = 0) -> Tensor:
+    """Phi_q = (1/NT) sum_i sum_{t > skip} (Y_i[t] - q)' (A0 X_i)[t], (V, V): context against the frequencies q of the
+    targets at these positions, without the first `skip` predictions of each sequence.
+
+    Raises:
+        InputError: tokens that do not fit, or no position left.
+    """
+    phi = context(inputs, targets, vocab_size)
+    length = inputs.shape[1]
+    if not 0 <= skip < length:
+        raise InputError(f"skip must be from 0 to {length - 1}, so that a position is left; got {skip}")
+    if skip:
+        phi -= context(inputs[:, :skip], targets[:, :skip], vocab_size) * (skip / length)
+    return phi - _rank_one_part(inputs, targets, vocab_size, skip)
+
+
 def against_frequencies(basis: BasisFunctions, inputs: Tensor, targets: Tensor) -> FrequencyBasis:
     """Basis functions with the frequencies q of the targets in place of U = 1/V.
 
-    With p the frequencies of the inputs, u = (1/V, .., 1/V) and m the mean share of each word in a prefix,
-    m = (1/NT) sum_i sum_t (A0 X_i)[t]:
+    With p the frequencies of the inputs, u = (1/V, .., 1/V) and m = (1/NT) sum_i sum_t (A0 X_i)[t], the mean share of
+    each word in a prefix:
 
-        B_q   = (1/NT) sum_i X_i'(Y_i - 1 q')    = B - p (q - u)',
+        B_q   = (1/NT) sum_i X_i'(Y_i - 1 q')     = B - p (q - u)',
         Phi_q = (1/NT) sum_i (Y_i - 1 q')' A0 X_i = Phi - (q - u) m',    S_q = B_q' B_q.
 
     B_q[i, j] = P(i, j) - P(i) P(j): what the pair exceeds independent words by. The paper's U comes from the model at
@@ -84,18 +111,14 @@ def against_frequencies(basis: BasisFunctions, inputs: Tensor, targets: Tensor) 
     Args:
         basis: `basis_functions(inputs, targets, V)` of the same data. inputs, targets: int64 (N, T).
     """
-    vocab_size, (n_sequences, length) = len(basis.bigram), inputs.shape
+    vocab_size = len(basis.bigram)
     check_tokens(inputs, targets, vocab_size)
     p, q = (tokens.flatten().bincount(minlength=vocab_size).double() / tokens.numel() for tokens in (inputs, targets))
-    # Position m is in the prefixes t = m .. T, with weight 1/t in each.
-    weights = (1 / torch.arange(1, length + 1, dtype=torch.float64)).flip(0).cumsum(0).flip(0)
-    m = torch.zeros(vocab_size, dtype=torch.float64).scatter_add_(0, inputs.flatten(), weights.repeat(n_sequences))
-    over = (q - 1 / vocab_size)[None, :]
-    bigram = basis.bigram - p[:, None] * over
+    bigram = basis.bigram - p[:, None] * (q - 1 / vocab_size)
     return FrequencyBasis(
         bigram=bigram,
         interchangeability=bigram.T @ bigram,
-        context=basis.context - over.T * m / inputs.numel(),
+        context=basis.context - _rank_one_part(inputs, targets, vocab_size),
     )
 
 
@@ -244,16 +267,3 @@ def shuffle_words(inputs: Tensor, targets: Tensor, generator: torch.Generator) -
     tokens = torch.cat([inputs, targets[:, -1:]], dim=1)
     tokens = tokens.gather(1, torch.rand(tokens.shape, generator=generator).argsort(dim=1))
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-
-def last_successors(inputs: Tensor) -> Tensor:
-    """The token that followed the last earlier occurrence of each token in its own sequence, int64 (N, T); -1: none.
-
-    With A B ... A the second A gets B: the guess of an induction head (paper B), which no average over a corpus makes.
-    """
-    ordered, order = inputs.sort(dim=1, stable=True)
-    before = torch.full_like(inputs, -1)
-    repeats = ordered[:, 1:] == ordered[:, :-1]
-    before[:, 1:] = torch.where(repeats, order[:, :-1], -1)
-    before = torch.empty_like(before).scatter_(1, order, before)  # last earlier position of the same token, or -1
-    return torch.where(before >= 0, inputs.gather(1, before + 1), -1)
