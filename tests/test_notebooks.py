@@ -247,6 +247,15 @@ def test_a_source_without_a_kernel_is_refused(pair: Path) -> None:
     assert "kernelspec" in notebooks.problems(pair)[0]
 
 
+def test_version_numbers_of_jupytext_are_taken_out_of_the_header(tmp_path: Path) -> None:
+    source = tmp_path / "chapter.md"
+    header = "---\njupytext:\n  text_representation:\n    format_name: myst\n{}---\n"
+    body = "\nFormat\n   jupytext_version: 1 in the text\n---\n"
+    source.write_text(header.format("    format_version: 0.13\n    jupytext_version: 1.19.6\n") + body)
+    notebooks.tidy_header(source)
+    assert source.read_text() == header.format("") + body
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

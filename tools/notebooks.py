@@ -9,6 +9,7 @@ Either file of a pair may be named. Both commands exit with status 1 if there is
 import argparse
 import hashlib
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -104,6 +105,15 @@ def read_source(source: Path) -> NotebookNode:
     return notebook
 
 
+def tidy_header(source: Path) -> None:
+    """Take jupytext's version numbers, which saving in Jupyter Lab writes, out of a header: no edit changed them."""
+    text = source.read_text(encoding="utf-8")
+    header, end, body = text.partition("\n---\n")
+    tidy = re.sub(r"\n +(?:format_version|jupytext_version): .*", "", header)
+    if end and tidy != header:
+        write_atomically(source, tidy + end + body)
+
+
 def read_notebook(path: Path) -> NotebookNode:
     """A committed .ipynb."""
     try:
@@ -131,6 +141,7 @@ def execute(source: Path) -> float:
 
     Nothing is written if a cell raises, runs too long or writes to stderr.
     """
+    tidy_header(source)
     notebook = read_source(source)
     client = NotebookClient(
         notebook,
