@@ -90,7 +90,7 @@ def load_reference(reference: dict) -> tuple[AssociativeTransformer, torch.Tenso
 
 
 def test_reproduces_the_logits_of_the_authors_program(reference: dict) -> None:
-    """The stored logits are float32 and up to 4.2 in size: half a unit in their last place, 2.4e-7, is what they say."""
+    """The stored logits are float32 and up to 4.2 in size: they tell apart half a unit in the last place, 2.4e-7."""
     model, tokens, expected = load_reference(reference)
     assert expected.dtype == torch.float32
     logits = model(tokens)

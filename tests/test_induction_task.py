@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from assoc.errors import InputError
 from assoc.induction import Batch, BigramTask, induction_predictions
+from assoc.induction.task import RESOLUTION, _alias_tables
 from conftest import shared_file
 
 N, LENGTH, K = 11, 40, 3
@@ -146,10 +147,26 @@ def test_impossible_transitions_are_never_drawn() -> None:
     batch = task.sample(1000, seeded())
     free = batch.occurrence == 0
     assert (bigram[batch.inputs[free], batch.targets[free]] > 0).all()
-    # The largest and smallest possible draws stay within the row's support.
-    top = task._draw_row(torch.arange(6).numpy(), torch.full((6,), 2**48 - 1).numpy())
-    assert top.tolist() == [4, 3, 3, 3, 3, 3]
-    assert task._draw_row(torch.arange(6).numpy(), torch.zeros(6, dtype=torch.int64).numpy()).tolist() == [1] * 6
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.floats(0, 1), min_size=5, max_size=5), min_size=1, max_size=4))
+def test_alias_tables_hold_the_distribution(rows: list[list[float]]) -> None:
+    """Columns of 2^48 levels, each its token's up to its share and its alias's above, are 5 2^48 levels in all."""
+    table = torch.tensor(rows, dtype=torch.float64) + 1e-300
+    table[:, 0] += (table.sum(1) < 1e-6).double()
+    table /= table.sum(1, keepdim=True)
+    share, alias = (values.reshape(-1, 5) for values in _alias_tables(table))
+    assert (share >= 0).all()
+    assert (share <= RESOLUTION).all()
+    for row, probabilities in enumerate(table.tolist()):
+        levels = [0] * 5
+        for column in range(5):
+            levels[column] += int(share[row, column])
+            levels[alias[row, column]] += RESOLUTION - int(share[row, column])
+        assert sum(levels) == 5 * RESOLUTION
+        assert levels == pytest.approx([p * 5 * RESOLUTION for p in probabilities], abs=2000)
+        assert all(level == 0 for level, p in zip(levels, probabilities, strict=True) if p < 1e-17)
 
 
 def test_tokens_of_probability_zero_are_no_triggers() -> None:

@@ -3,6 +3,7 @@
 Marks never rely on colour alone: triggers are bold, outputs underlined, with dots where they come for the first time.
 """
 
+from collections.abc import Iterable
 from html import escape
 from typing import NamedTuple
 
@@ -65,10 +66,19 @@ class MarkedSequences:
 
     Args:
         task: the task that drew them; needs a vocabulary.
-        sequences: what `task.sample_sequences` returned, or some rows of it.
+        sequences: what `task.sample_sequences` returned.
+        rows: the sequences to show, by their numbers. Default: all.
+
+    Raises:
+        InputError: a row that is not there, or a task without vocabulary.
     """
 
-    def __init__(self, task: BigramTask, sequences: Sequences) -> None:
+    def __init__(self, task: BigramTask, sequences: Sequences, rows: Iterable[int] | None = None) -> None:
+        n_sequences = len(sequences.inputs)
+        chosen = list(range(n_sequences) if rows is None else rows)
+        if any(not 0 <= row < n_sequences for row in chosen):
+            raise InputError(f"rows are {chosen}: choose from 0 to {n_sequences - 1}")
+        sequences = Sequences(*(table[chosen] for table in sequences))
         self.rules = [
             "  ".join(
                 f"{visible(task.decode(trigger[None]))}→{visible(task.decode(output[None]))}"
@@ -76,9 +86,9 @@ class MarkedSequences:
             )
             for triggers, outputs in zip(sequences.triggers, sequences.outputs, strict=True)
         ]
-        rows = list(zip(sequences.inputs, sequences.occurrence, sequences.targets, strict=True))
-        self.html = [mark_sequence(task, *row) for row in rows]
-        self.text = [mark_sequence_text(task, *row) for row in rows]
+        tables = list(zip(sequences.inputs, sequences.occurrence, sequences.targets, strict=True))
+        self.html = [mark_sequence(task, *row) for row in tables]
+        self.text = [mark_sequence_text(task, *row) for row in tables]
 
     def __repr__(self) -> str:
         blocks = (f"{rules}\n{text}" for rules, text in zip(self.rules, self.text, strict=True))

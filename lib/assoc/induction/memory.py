@@ -89,9 +89,11 @@ def recalls(model: TokenModel, task: "BigramTask") -> dict[str, float]:
 def feed_forward_kl(model: AssociativeTransformer, task: "BigramTask", with_residual: bool = False) -> float:
     """Mean over tokens k of KL(pi_b(.|k) || softmax(W_U W_F w_E(k))), in nats: how far W_F is from the global bigrams.
 
+    Fixed triggers are left out of the mean: no sequence ever shows what pi_b says of them.
+
     Args:
         with_residual: use W_U (w_E(k) + W_F w_E(k)) instead. The residual stream carries w_E(k) past W_F straight to
-            the logits, so this is what the model says of k, and what the loss asks to be right.
+            the logits, so this is what both together say of k.
 
     Raises:
         InputError: a model without feed-forward matrix.
@@ -102,7 +104,11 @@ def feed_forward_kl(model: AssociativeTransformer, task: "BigramTask", with_resi
         x = model.token_embedding @ model.feed_forward.T
         x = x + model.token_embedding if with_residual else x
         log_predicted = (x @ model.unembedding.T).double().log_softmax(dim=1)
-        return float(-(task.successor_entropy().sum() + (task.bigram * log_predicted).sum()) / task.vocab_size)
+        divergence = -task.successor_entropy() - (task.bigram * log_predicted).sum(dim=1)
+        kept = torch.ones_like(divergence)
+        if task.fixed_triggers is not None:
+            kept[task.fixed_triggers] = 0
+        return float((divergence * kept).sum() / kept.sum())
 
 
 def outer_product_memory(outputs: Tensor, inputs: Tensor) -> Tensor:
@@ -198,7 +204,7 @@ def memory_tables(model: AssociativeTransformer) -> dict[str, Tensor]:
 
 def previous_token_attention(attention: Tensor) -> float:
     """Mean attention from t to t - 1 over t = 2 .. T, of a map (..., T, T)."""
-    return float(attention.diagonal(offset=-1, dim1=-2, dim2=-1).mean())
+    return attention.diagonal(offset=-1, dim1=-2, dim2=-1).mean().item()
 
 
 def after_trigger_attention(attention: Tensor, inputs: Tensor, occurrence: Tensor) -> float:
@@ -212,7 +218,7 @@ def after_trigger_attention(attention: Tensor, inputs: Tensor, occurrence: Tenso
     """
     follows = torch.zeros(attention.shape, dtype=torch.bool)
     follows[:, :, 1:] = inputs[:, :, None] == inputs[:, None, :-1]
-    return float((attention * follows).sum(dim=-1)[occurrence >= 2].mean())
+    return (attention * follows).sum(dim=-1)[occurrence >= 2].mean().item()
 
 
 def capacity(n_pairs: int, dim: int, generator: torch.Generator | None = None, n_repeats: int = 1) -> float:

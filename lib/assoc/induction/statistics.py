@@ -1,4 +1,4 @@
-"""Whether drawn sequences follow the distributions they should."""
+"""What drawn sequences are like: whether they follow the distributions they should, and which are caught in a ring."""
 
 from typing import NamedTuple
 
@@ -58,3 +58,21 @@ def row_chi_square(counts: Tensor, distributions: Tensor, least: float = 5.0) ->
     statistic = ((merged(observed) - expected_merged)[cells] ** 2 / expected_merged[cells]).sum()
     p_value = torch.special.gammaincc(torch.tensor(freedom / 2, dtype=torch.float64), statistic / 2)
     return ChiSquare(float(statistic), freedom, float(p_value))
+
+
+def is_caught(occurrence: Tensor, n_triggers: int) -> Tensor:
+    """Which sequences end in a ring of triggers, each the output of the one before, for ever; bool (B,).
+
+    More than K output positions in a row must hold one trigger twice, and what follows a trigger is always the same.
+    Caught sequences are full of repeated outputs that need no look at the context: with o_k = q_k, the same again.
+
+    Args:
+        occurrence: of a `Batch`, int64 (B, T).
+        n_triggers: K, below T.
+
+    Raises:
+        InputError: sequences of K positions or fewer, in which a ring cannot be told.
+    """
+    if n_triggers >= occurrence.shape[1]:
+        raise InputError(f"{occurrence.shape[1]} positions are too few for rings of {n_triggers} triggers: give more")
+    return (occurrence[:, -n_triggers - 1 :] >= 1).all(dim=1)

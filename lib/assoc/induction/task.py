@@ -14,10 +14,10 @@ from torch import Tensor
 
 from assoc.errors import InputError
 
-# Transitions are drawn with integers of 48 bits: comparing them is exact, so a transition of probability zero is never
-# drawn and no row falls short of 1 by rounding. 48 bits leave 15 for the number of the row (see `_draw_row`).
+# Tokens are drawn by comparing integers of 48 bits. That is exact: a transition of probability zero is never drawn, and
+# no row falls short of 1 by rounding. 48 bits leave 14 of an int64 for the number of tokens.
 RESOLUTION = 1 << 48
-MAX_VOCAB_SIZE = 1 << 15
+MAX_VOCAB_SIZE = 1 << 14
 
 
 class Batch(NamedTuple):
@@ -88,10 +88,9 @@ class BigramTask:
         by_frequency = self.unigram.sort(descending=True, stable=True).indices
         is_fixed = triggers == "fixed"
         self.fixed_triggers = by_frequency[trigger_offset : trigger_offset + n_triggers] if is_fixed else None
-        self._unigram_thresholds = _thresholds(self.unigram).numpy()
-        # Row i of the table is moved up by i * RESOLUTION, so that the flattened table is sorted as a whole.
-        row_starts = torch.arange(self.vocab_size)[:, None] * RESOLUTION
-        self._bigram_thresholds = (_thresholds(self.bigram) + row_starts).flatten().numpy()
+        # Rows of the alias tables: N for pi_b, N that always give token 0 .. N - 1 (for triggers), one for pi_u.
+        certain = torch.eye(self.vocab_size, dtype=torch.float64)
+        self._share, self._alias = _alias_tables(torch.cat([self.bigram, certain, self.unigram[None]]))
 
     def _check(self) -> None:
         if self.bigram.shape != (self.vocab_size, self.vocab_size):
@@ -191,32 +190,25 @@ class BigramTask:
             raise InputError(f"batch_size is {batch_size!r}: give a whole number of at least 1")
         triggers = self._sample_triggers(batch_size, generator)
         outputs = self._sample_outputs(triggers, generator)
-        draws = torch.randint(RESOLUTION, (self.length + 1, batch_size), generator=generator).numpy()
-        # forced[b * N + i]: what must follow token i in sequence b, or -1 if that is for pi_b to say.
-        forced = torch.full((batch_size, self.vocab_size), -1).scatter_(1, triggers, outputs).flatten().numpy()
-        seen = np.zeros_like(forced)  # seen[b * N + i]: how often token i has been an input of sequence b so far
-        rows = np.arange(batch_size) * self.vocab_size
-        tokens = np.empty((self.length + 1, batch_size), dtype=np.int64)
-        after_trigger, count = np.empty_like(tokens[:-1]), np.empty_like(tokens[:-1])
-        tokens[0] = self._unigram_thresholds.searchsorted(draws[0], side="right")
+        N, T = self.vocab_size, self.length
+        columns, levels = _draws((T + 1, batch_size), N, generator)
+        # A token's row is its own in pi_b, but that of its output if it is a trigger; rows[b * N + i] says which.
+        rows = torch.arange(N).repeat(batch_size, 1).scatter_(1, triggers, N + outputs).flatten().numpy()
+        first_cell = np.arange(batch_size) * N
+        tokens = np.empty((T + 1, batch_size), dtype=np.int64)
+        tokens[0] = self._pick(np.full(batch_size, 2 * N), columns[0], levels[0])
         # One pass over positions, each for the whole batch; in numpy, whose small operations start no threads.
-        for t in range(self.length):
-            cells = rows + tokens[t]
-            seen[cells] += 1
-            count[t] = seen[cells]
-            after_trigger[t] = forced[cells]
-            drawn = self._draw_row(tokens[t], draws[t + 1])
-            tokens[t + 1] = np.where(after_trigger[t] >= 0, after_trigger[t], drawn)
-        occurrence = np.where(after_trigger >= 0, count, 0)
-        inputs, targets, occurrence = (
-            torch.from_numpy(np.ascontiguousarray(table.T)) for table in (tokens[:-1], tokens[1:], occurrence)
-        )
-        return Sequences(inputs, targets, occurrence, triggers, outputs)
+        for t in range(T):
+            tokens[t + 1] = self._pick(rows[first_cell + tokens[t]], columns[t + 1], levels[t + 1])
+        tokens = torch.from_numpy(np.ascontiguousarray(tokens.T))
+        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        is_trigger = torch.from_numpy(rows)[torch.from_numpy(first_cell)[:, None] + inputs] >= N
+        return Sequences(inputs, targets, _count_so_far(inputs) * is_trigger, triggers, outputs)
 
-    def _draw_row(self, tokens: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """A successor for each token by the inverse of its row's cumulative distribution, at uniform integer draws."""
-        found = self._bigram_thresholds.searchsorted(tokens * RESOLUTION + draws, side="right")
-        return found - tokens * self.vocab_size
+    def _pick(self, rows: np.ndarray, columns: np.ndarray, levels: np.ndarray) -> np.ndarray:
+        """A token of each given row of the alias tables: the drawn column, or its alias at levels above its share."""
+        cells = rows * self.vocab_size + columns
+        return np.where(levels < self._share[cells], columns, self._alias[cells])
 
     def _sample_triggers(self, batch_size: int, generator: torch.Generator | None) -> Tensor:
         if self.fixed_triggers is not None:
@@ -228,8 +220,7 @@ class BigramTask:
     def _sample_outputs(self, triggers: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.outputs == "uniform":
             return torch.randint(self.vocab_size, triggers.shape, generator=generator)
-        draws = torch.randint(RESOLUTION, triggers.shape, generator=generator)
-        return torch.from_numpy(self._draw_row(triggers.numpy(), draws.numpy()))
+        return torch.from_numpy(self._pick(triggers.numpy(), *_draws(triggers.shape, self.vocab_size, generator)))
 
     def successor_entropy(self) -> Tensor:
         """H(pi_b(.|i)) of every token i, in nats, (N,)."""
@@ -281,6 +272,19 @@ def induction_predictions(inputs: Tensor) -> Tensor:
     return torch.empty_like(inputs).scatter_(1, order, successors)
 
 
+def _count_so_far(tokens: Tensor) -> Tensor:
+    """How often the token at each position has occurred in its row up to and including it, (B, T)."""
+    rows = tokens.numpy().astype(np.uint16)  # small integers sort several times faster
+    order = rows.argsort(axis=1, kind="stable")
+    ordered = np.take_along_axis(rows, order, axis=1)
+    places = np.arange(tokens.shape[1])
+    starts = np.zeros(tokens.shape, dtype=np.int64)
+    starts[:, 1:] = np.where(ordered[:, 1:] != ordered[:, :-1], places[1:], 0)
+    counts = np.empty_like(starts)
+    np.put_along_axis(counts, order, places - np.maximum.accumulate(starts, axis=1) + 1, axis=1)
+    return torch.from_numpy(counts)
+
+
 def _distribution(name: str, values: Tensor, n_dimensions: int) -> Tensor:
     """The values as float64 rows that sum to 1, or an InputError if they are no distribution."""
     table = torch.as_tensor(values, dtype=torch.float64)
@@ -295,9 +299,34 @@ def _distribution(name: str, values: Tensor, n_dimensions: int) -> Tensor:
     return table / totals
 
 
-def _thresholds(probabilities: Tensor) -> Tensor:
-    """Integer upper ends of the draws that belong to each token, (..., N): token j takes [upper_{j-1}, upper_j)."""
-    upper = (probabilities.cumsum(dim=-1) * RESOLUTION).long().clamp(max=RESOLUTION)
-    positions = torch.arange(probabilities.shape[-1])
-    last = torch.where(probabilities > 0, positions, -1).amax(dim=-1, keepdim=True)
-    return torch.where(positions >= last, RESOLUTION, upper)
+def _draws(shape: tuple[int, ...], n_columns: int, generator: torch.Generator | None) -> tuple[np.ndarray, np.ndarray]:
+    """Uniform columns below n_columns and levels below RESOLUTION, what `BigramTask._pick` turns into tokens."""
+    columns = torch.randint(n_columns, shape, generator=generator)
+    return columns.numpy(), torch.randint(RESOLUTION, shape, generator=generator).numpy()
+
+
+def _alias_tables(probabilities: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Walker's alias method for the rows of (R, N) probabilities: flat tables of shares and aliases, R N each.
+
+    Every row becomes N columns of height RESOLUTION; column j belongs to token j up to its share, above to its alias.
+    Each step fills one column of every row: a token that is too light for its column, from the heaviest one left.
+    """
+    R, N = probabilities.shape
+    row = np.arange(R)
+    weights = (probabilities * N * RESOLUTION).round().long().numpy()
+    heaviest = weights.argmax(axis=1)
+    weights[row, heaviest] += N * RESOLUTION - weights.sum(axis=1)
+    order = weights.argsort(axis=1, kind="stable")
+    share, alias = np.full((R, N), RESOLUTION), np.tile(np.arange(N), (R, 1))
+    lightest, giver = np.zeros(R, dtype=np.int64), np.full(R, N - 1)  # places in the order, from either end
+    taker = lightest.copy()
+    for _ in range(N - 1):
+        light, heavy = order[row, taker], order[row, giver]
+        share[row, light], alias[row, light] = weights[row, light], heavy
+        weights[row, heavy] -= RESOLUTION - weights[row, light]
+        # A giver that has become too light is the next to be filled; its neighbour gives from then on.
+        spent = weights[row, heavy] < RESOLUTION
+        lightest = np.where(taker == lightest, lightest + 1, lightest)
+        taker = np.where(spent, giver, lightest)
+        giver = np.where(spent, giver - 1, giver)
+    return share.ravel(), alias.ravel()

@@ -6,14 +6,14 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from assoc.errors import InputError
-from assoc.files import write_atomically
+from assoc.files import write_json
 from assoc.induction.memory import (
     after_trigger_attention,
     feed_forward_kl,
@@ -84,19 +84,27 @@ class InductionHistory:
             raise InputError(f"step {step} was not probed: choose one of {self.steps}")
         return self.series(name)[self.steps.index(step)]
 
-    def to_json(self) -> str:
-        """Everything but the snapshots, as JSON."""
-        return json.dumps({key: value for key, value in vars(self).items() if key != "snapshots"}, indent=1)
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the snapshots, as plain numbers and lists; None where there was nothing to measure."""
+        return {key: _none_for_nan(value) for key, value in vars(self).items() if key != "snapshots"}
 
     @classmethod
-    def from_json(cls, content: str) -> "InductionHistory":
-        """The history that `to_json` wrote (other entries are ignored)."""
+    def from_dict(cls, content: Mapping[str, Any]) -> "InductionHistory":
+        """The history of a `to_dict`, or of a file written by the command line; other entries are ignored."""
         names = cls.__dataclass_fields__.keys() - {"snapshots"}
-        return cls(**{key: value for key, value in json.loads(content).items() if key in names})
+        return cls(**{key: value for key, value in content.items() if key in names})
 
     def save(self, path: str | Path) -> Path:
-        """Write `to_json` to a file, atomically."""
-        return write_atomically(path, self.to_json() + "\n")
+        """Write `to_dict` as JSON, atomically."""
+        return write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "InductionHistory":
+        """Read what `save` or the command line wrote. Raises InputError if there is no such file, or another kind."""
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text()))
+        except (OSError, ValueError, AttributeError) as error:
+            raise InputError(f"cannot read a history from '{path}': {error}") from error
 
 
 def train_induction(
@@ -164,7 +172,7 @@ def train_induction(
 
     def look(step: int) -> None:
         if step % evaluate_every == 0 or step == steps:
-            _probe(model, task, evaluation, history)
+            _probe(model, task, evaluation, history, step)
             history.steps.append(step)
             history.seconds.append(time.perf_counter() - started)
         if step in snapshot_steps:
@@ -192,7 +200,7 @@ def _update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, lo
         return  # nothing to learn from in this batch, or nothing that learns
     loss = functional.cross_entropy(model(batch.inputs, counts), batch.targets[counts])
     if not torch.isfinite(loss):
-        raise InputError(f"the loss became {loss.item()} at step {step}: use a lower learning rate")
+        raise InputError(f"the loss is no longer finite after step {step}: use a lower learning rate")
     loss.backward()
     optimizer.step()
 
@@ -206,11 +214,13 @@ def _new_history(task: BigramTask, evaluation: Batch) -> InductionHistory:
     )
 
 
-def _probe(model: TokenModel, task: BigramTask, evaluation: Batch, history: InductionHistory) -> None:
+def _probe(model: TokenModel, task: BigramTask, evaluation: Batch, history: InductionHistory, step: int) -> None:
     inputs, targets, occurrence = evaluation
     with torch.no_grad():
         logits, attentions = model.trace(inputs)
         losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        if not torch.isfinite(losses).all():
+            raise InputError(f"the loss is no longer finite after step {step}: use a lower learning rate")
         repeated = occurrence >= 2
         history.in_context_accuracy.append(float((logits.argmax(-1) == targets)[repeated].double().mean()))
         history.in_context_loss.append(float(losses[repeated].mean()))
@@ -225,6 +235,15 @@ def _probe(model: TokenModel, task: BigramTask, evaluation: Batch, history: Indu
         history.recall.setdefault(name, []).append(value)
     if isinstance(model, AssociativeTransformer) and model.feed_forward is not None:
         history.feed_forward_kl.append(feed_forward_kl(model, task))
+
+
+def _none_for_nan(value: Any) -> Any:
+    """JSON knows no NaN, which stands for a mean over no position at all."""
+    if isinstance(value, dict):
+        return {key: _none_for_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_none_for_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _check_sizes(model: TokenModel, task: BigramTask) -> None:

@@ -1,0 +1,258 @@
+"""Associative memories of paper B: recall, the induction head by hand, probes, and capacity."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assoc.errors import InputError
+from assoc.induction import (
+    AssociativeTransformer,
+    BigramTask,
+    FullTransformer,
+    OneLayerTransformer,
+    after_trigger_attention,
+    capacity,
+    feed_forward_kl,
+    ideal_memories,
+    install_ideal_memories,
+    memory_recall,
+    memory_tables,
+    outer_product_memory,
+    previous_token_attention,
+    recalls,
+)
+
+N, T, D = 12, 10, 16
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_task(n: int = N, length: int = T, seed: int = 0, **options: object) -> BigramTask:
+    generator = seeded(seed)
+    unigram, bigram = torch.rand(n, generator=generator) + 0.05, torch.rand(n, n, generator=generator) ** 3
+    return BigramTask(
+        unigram / unigram.sum(),
+        bigram / bigram.sum(1, keepdim=True),
+        **({"length": length, "n_triggers": 3} | options),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 8), m=st.integers(1, 8), d=st.integers(1, 5), e=st.integers(1, 5), seed=st.integers(0, 2**32))
+def test_recall_by_loops(n: int, m: int, d: int, e: int, seed: int) -> None:
+    generator = seeded(seed)
+    W, inputs, outputs = (torch.randn(*shape, generator=generator) for shape in ((e, d), (n, d), (m, e)))
+    targets = torch.randint(m, (n,), generator=generator)
+    hits = 0
+    for i in range(n):
+        scores = [float(outputs[j] @ W @ inputs[i]) for j in range(m)]
+        hits += scores.index(max(scores)) == int(targets[i])
+    assert memory_recall(W, inputs, outputs, targets) == pytest.approx(hits / n)
+
+
+def test_recall_rejects_bad_input() -> None:
+    W, inputs, outputs = torch.zeros(3, 4), torch.zeros(5, 4), torch.zeros(5, 3)
+    with pytest.raises(InputError, match="W must be"):
+        memory_recall(W.T, inputs, outputs)
+    with pytest.raises(InputError, match="W must be"):
+        memory_recall(W, inputs[0], outputs)
+    for targets in (torch.tensor([0]), torch.full((5,), 5)):
+        with pytest.raises(InputError, match="targets"):
+            memory_recall(W, inputs, outputs, targets)
+    with pytest.raises(InputError, match="at least 1"):
+        memory_recall(W, inputs[:0], outputs)
+    with pytest.raises(InputError, match="NaN"):
+        memory_recall(W / 0, inputs, outputs)
+
+
+def recalls_by_loops(model: AssociativeTransformer, tokens: list[int]) -> dict[str, float]:
+    w_E, p, w_U = model.token_embedding, model.position_embedding, model.unembedding
+    w_1 = [model.output1 @ model.value1 @ w_E[k] for k in range(model.vocab_size)]
+
+    def best(scores: list[torch.Tensor]) -> int:
+        return max(range(len(scores)), key=lambda j: float(scores[j]))
+
+    output2 = [best([u @ model.output2 @ model.value2 @ w_E[v] for u in w_U]) == v for v in range(model.vocab_size)]
+    key2 = [best([w_E[k] @ model.key2 @ key for key in w_1]) == k for k in tokens]
+    key1 = [best([p[t] @ model.key1 @ key for key in p]) == t - 1 for t in range(1, model.length)]
+    result = {"output2": output2, "key2": key2, "key1": key1}
+    if model.length > 64:
+        result |= {"key1_early": key1[:63], "key1_late": key1[63:]}
+    return {name: sum(hits) / len(hits) for name, hits in result.items()}
+
+
+@pytest.mark.parametrize("length", [T, 70])
+@pytest.mark.parametrize("triggers", ["fixed", "random"])
+def test_recalls_by_loops(length: int, triggers: str) -> None:
+    """Half-filled memories, so that every recall lies strictly between 0 and 1 and no two sets of pairs agree."""
+    task = random_task(length=length, triggers=triggers)
+    model = AssociativeTransformer(N, length, D, generator=seeded())
+    ideal = ideal_memories(model, task, scale=1)
+    with torch.no_grad():
+        for i, (name, memory) in enumerate(ideal.items()):
+            parameter = getattr(model, name)
+            parameter.copy_(memory + memory.std() * 2 * torch.randn(D, D, generator=seeded(20 + i)))
+        tokens = range(N) if triggers == "random" else task.fixed_triggers.tolist()
+        expected = recalls_by_loops(model, list(tokens))
+    assert recalls(model, task) == pytest.approx(expected)
+    assert 0 < expected["output2"] < 1
+    assert 0 < expected["key1"] < 1
+
+
+def test_recalls_of_the_other_models() -> None:
+    task, one = random_task(), OneLayerTransformer(N, T, 256, generator=seeded())
+    assert recalls(FullTransformer(N, T, D), task) == {}
+    assert recalls(one, task)["output1"] < 0.5
+    with torch.no_grad():
+        one.output1.copy_(outer_product_memory(one.unembedding, one.token_embedding @ one.value1.T))
+    assert recalls(one, task) == {"output1": 1}
+
+
+def test_ideal_memories_are_sums_of_outer_products() -> None:
+    task = random_task()
+    model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded()).double()
+    w_E, p, w_U = (x.detach() for x in (model.token_embedding, model.position_embedding, model.unembedding))
+    remap, value2 = (model.output1 @ model.value1).detach(), model.value2.detach()
+
+    def pair(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.outer(u, v) / (u @ u) / (v @ v)
+
+    triggers = task.fixed_triggers.tolist()
+    expected = {
+        "key1": 4 * math.sqrt(D) * sum(pair(p[t], p[t - 1]) for t in range(1, T)),
+        "key2": 4 * math.sqrt(D) * sum(pair(w_E[k], remap @ w_E[k]) for k in triggers),
+        "output2": 4 * sum(pair(w_U[v], value2 @ w_E[v]) for v in range(N)),
+    }
+    logits = task.bigram.clamp(min=1e-4).log()
+    expected["feed_forward"] = sum(
+        (logits[k, v] - logits[k].mean()) * pair(w_U[v], w_E[k]) for k in range(N) for v in range(N)
+    )
+    found = ideal_memories(model, task, scale=4)
+    assert found.keys() == expected.keys()
+    for name, memory in expected.items():
+        assert torch.allclose(found[name], memory, atol=1e-12), name
+    # Without a task every token is stored in W_K2, and there is no W_F to know.
+    found = ideal_memories(model, scale=4)
+    assert "feed_forward" not in found
+    expected_key2 = 4 * math.sqrt(D) * sum(pair(w_E[k], remap @ w_E[k]) for k in range(N))
+    assert torch.allclose(found["key2"], expected_key2, atol=1e-12)
+    expected_key2 -= 4 * math.sqrt(D) * sum(pair(w_E[k], p[0]) for k in range(N))
+    assert torch.allclose(ideal_memories(model, scale=4, avoid_first=True)["key2"], expected_key2, atol=1e-12)
+
+
+def in_context_accuracy(model: AssociativeTransformer, batch: tuple, where: torch.Tensor) -> float:
+    with torch.no_grad():
+        return float((model(batch.inputs).argmax(-1) == batch.targets)[where].double().mean())
+
+
+def test_an_induction_head_by_hand() -> None:
+    """The paper's formula works at d = 512 but for one thing: position 1 has no previous token to attend to."""
+    task = random_task(n=60, length=64, n_triggers=5)
+    batch = task.sample(200, seeded(1))
+    repeated, like_first = batch.occurrence >= 2, batch.inputs == batch.inputs[:, :1]
+    assert (repeated & like_first).any()
+    wide = AssociativeTransformer(60, 64, 512, generator=seeded(2))
+    narrow = AssociativeTransformer(60, 64, 64, generator=seeded(2))
+    assert in_context_accuracy(wide, batch, repeated) < 0.05
+    install_ideal_memories(wide, task)
+    install_ideal_memories(narrow, task)
+    assert recalls(wide, task) == {"output2": 1, "key2": 1, "key1": 1}
+    assert in_context_accuracy(wide, batch, repeated & ~like_first) > 0.99
+    assert in_context_accuracy(wide, batch, repeated & like_first) < 0.95
+    assert in_context_accuracy(narrow, batch, repeated) < 0.6, "too narrow for vectors to be nearly orthogonal"
+    attention1, attention2 = wide.attention_maps(batch.inputs)
+    assert previous_token_attention(attention1) > 0.98
+    assert after_trigger_attention(attention2, batch.inputs, batch.occurrence) > 0.95
+    install_ideal_memories(wide, task, avoid_first=True)
+    assert in_context_accuracy(wide, batch, repeated) > 0.99
+    for name, parameter in wide.named_parameters():
+        assert parameter.requires_grad == (name in wide.TRAINED)
+
+
+def test_memory_tables_show_the_stored_pairs() -> None:
+    task = random_task()
+    model = AssociativeTransformer(N, T, 1024, feed_forward=True, generator=seeded())
+    install_ideal_memories(model, task, scale=1)
+    tables = memory_tables(model)
+    is_trigger = torch.zeros(N).index_fill(0, task.fixed_triggers, 1)
+    assert (tables["key1"] - torch.ones(T, T).tril(-1).triu(-1)).abs().max() < 0.4
+    assert (tables["key2"] - torch.diag(is_trigger)).abs().max() < 0.4
+    assert (tables["output2"] - torch.eye(N)).abs().max() < 0.4
+    assert (tables["key1"].argmax(1)[1:] == torch.arange(T - 1)).all(), "row = query, column = key"
+    # Each table is a table of the scores that the model itself computes.
+    t, s, k, v = 3, 7, 2, 5
+    w_E, p, w_U, W = model.token_embedding, model.position_embedding, model.unembedding, model
+    for name, row, column, value in (
+        ("key1", t, s, p[t] @ W.key1 @ p[s] / 32),
+        ("key2", k, v, w_E[k] @ W.key2 @ W.output1 @ W.value1 @ w_E[v] / 32),
+        ("output2", k, v, w_U[v] @ W.output2 @ W.value2 @ w_E[k]),
+        ("feed_forward", k, v, w_U[v] @ W.feed_forward @ w_E[k]),
+    ):
+        assert tables[name][row, column].item() == pytest.approx(value.item(), rel=1e-3, abs=1e-4)
+    assert "feed_forward" not in memory_tables(AssociativeTransformer(N, T, D))
+
+
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize("triggers", ["fixed", "random"])
+def test_feed_forward_kl_by_loops(with_residual: bool, triggers: str) -> None:
+    task = random_task(triggers=triggers)
+    model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded()).double()
+    task.bigram[:, 3], task.bigram[:, 4] = task.bigram[:, 3] + task.bigram[:, 4], 0  # zeros contribute nothing
+    total = 0.0
+    tokens = range(N) if triggers == "random" else set(range(N)) - set(task.fixed_triggers.tolist())
+    for k in tokens:
+        x = model.feed_forward @ model.token_embedding[k]
+        predicted = (model.unembedding @ (x + model.token_embedding[k] if with_residual else x)).softmax(0).detach()
+        total += sum(float(p * (p / q).log()) for p, q in zip(task.bigram[k], predicted, strict=True) if p > 0)
+    assert feed_forward_kl(model, task, with_residual) == pytest.approx(total / len(tokens), abs=1e-10)
+
+
+def test_feed_forward_kl_is_small_for_the_ideal_memory_only() -> None:
+    task = random_task()
+    model = AssociativeTransformer(N, T, 2048, feed_forward=True, generator=seeded())
+    before = feed_forward_kl(model, task)
+    install_ideal_memories(model, task)
+    assert feed_forward_kl(model, task) < 0.1 < before
+    with pytest.raises(InputError, match="no feed_forward"):
+        feed_forward_kl(AssociativeTransformer(N, T, D), task)
+
+
+def test_attention_probes_by_loops() -> None:
+    task = random_task(length=30)
+    inputs, _, occurrence = task.sample(6, seeded(1))
+    attention = torch.rand(6, 30, 30, generator=seeded(2)).tril()
+    attention /= attention.sum(-1, keepdim=True)
+    previous = [float(attention[b, t, t - 1]) for b in range(6) for t in range(1, 30)]
+    assert previous_token_attention(attention) == pytest.approx(sum(previous) / len(previous), rel=1e-5)
+    looks = []
+    for b in range(6):
+        for t in range(30):
+            if occurrence[b, t] >= 2:
+                places = [s for s in range(1, t + 1) if inputs[b, s - 1] == inputs[b, t]]
+                looks.append(sum(float(attention[b, t, s]) for s in places))
+    assert after_trigger_attention(attention, inputs, occurrence) == pytest.approx(sum(looks) / len(looks), rel=1e-5)
+
+
+def test_capacity_grows_with_the_square_of_the_dimension() -> None:
+    assert capacity(1, 4, seeded()) == 1
+    small, large = (capacity(n_pairs, 32, seeded(), n_repeats=4) for n_pairs in (16, 2048))
+    assert small > 0.99
+    assert large < 0.2
+    assert capacity(4 * 128, 64, seeded(), 4) == pytest.approx(capacity(128, 32, seeded(1), 4), abs=0.12)
+    assert capacity(20, 32, seeded(3)) == capacity(20, 32, seeded(3))
+
+
+def test_capacity_by_loops() -> None:
+    u, v = torch.nn.functional.normalize(torch.randn(2, 1, 60, 8, generator=seeded()), dim=-1)
+    W = sum(torch.outer(u[0, i], v[0, i]) for i in range(60))
+    expected = memory_recall(W, v[0], u[0])
+    assert 0.05 < expected < 0.95
+    assert capacity(60, 8, seeded()) == pytest.approx(expected)
+    for arguments in ((0, 1), (1, 0), (1, 1, None, 0)):
+        with pytest.raises(InputError, match="at least 1"):
+            capacity(*arguments)
