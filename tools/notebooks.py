@@ -150,6 +150,7 @@ def execute(source: Path) -> float:
         resources={"metadata": {"path": str(source.parent)}},
         store_widget_state=False,
         record_timing=False,
+        coalesce_streams=True,  # else the pieces that printed text comes in depend on the machine's pace
     )
     started = time.perf_counter()
     try:
