@@ -128,8 +128,7 @@ def ideal_memories(
     model: AssociativeTransformer,
     task: "BigramTask | None" = None,
     *,
-    scale: float = 10.0,
-    avoid_first: bool = False,
+    scale: float = 1.0,
 ) -> dict[str, Tensor]:
     """The induction head by formula: key1, key2, output2, and feed_forward where model and task have it.
 
@@ -144,8 +143,6 @@ def ideal_memories(
         task: its fixed triggers are the k of W_K2; without a task or with random triggers, all tokens are. Needed for
             W_F.
         scale: factor on W_K1, W_K2 and W_O2: how sharp their softmax is.
-        avoid_first: subtract sum_k w_E(k) p_1' from W_K2. Position 1 has no previous token, so layer 1 can only attend
-            to it itself, and marks it as a place after z_1. A later query z_1 would find it, and copy z_1 from it.
     """
     with torch.no_grad():
         positions, tokens = model.position_embedding, model.token_embedding
@@ -153,8 +150,6 @@ def ideal_memories(
         if task is not None and task.fixed_triggers is not None:
             stored = task.fixed_triggers
         key2 = outer_product_memory(tokens[stored], model.remapped_tokens()[stored])
-        if avoid_first:
-            key2 -= outer_product_memory(tokens[stored], positions[:1].expand(len(stored), -1))
         memories = {
             "key1": scale * model.dim**0.5 * outer_product_memory(positions[1:], positions[:-1]),
             "key2": scale * model.dim**0.5 * key2,
@@ -172,12 +167,15 @@ def install_ideal_memories(
     model: AssociativeTransformer,
     task: "BigramTask | None" = None,
     *,
-    scale: float = 10.0,
-    avoid_first: bool = False,
+    scale: float = 30.0,
 ) -> AssociativeTransformer:
-    """Overwrite the trained matrices of a model by its `ideal_memories`, and return it: an induction head by hand."""
+    """Overwrite the trained matrices of a model by its `ideal_memories`, and return it: an induction head by hand.
+
+    It errs at position 1, which has no previous token: layer 1 can attend there to z_1 itself only, and marks it as a
+    place after z_1, from where a later query z_1 copies z_1. `cross_talk.exclude_first_position` mends that.
+    """
     with torch.no_grad():
-        for name, memory in ideal_memories(model, task, scale=scale, avoid_first=avoid_first).items():
+        for name, memory in ideal_memories(model, task, scale=scale).items():
             getattr(model, name).copy_(memory)
     return model
 
