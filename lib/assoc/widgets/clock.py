@@ -87,8 +87,8 @@ def gradient_clock(history: TrainingHistory, at_most: int = 40) -> Explorer:
     times = [(f"{history.training_time[record]:g}", record) for record in records]
     return Explorer(
         "Gradient clock",
-        "Drag the training time s η and watch the weights leave zero one kind after the other, then their leading "
-        "terms.",
+        "Drag the training time s η: the weights leave zero one kind after the other; compare each with its leading "
+        "term.",
         [slider("s η", times, "training time: steps taken times learning rate", index=len(times) // 2)],
         lambda record: clock_picture(history, record),
         legend=legend(KIND_MARKS),

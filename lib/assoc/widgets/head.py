@@ -134,8 +134,7 @@ def head_in_motion(
     frame = Mark("#D55E00", "none", "M0 0")
     return Explorer(
         "A head in motion",
-        "Drag the training step: first the output matrix learns what to copy, then the second layer where it stands, "
-        "then the first layer to look one token back.",
+        "Drag the training step and watch which memory fills first, and where each layer looks.",
         [slider("training step", steps, "how many updates the model has had", index=len(steps) // 2)],
         draw,
         legend=legend(marks(list(names)), names)

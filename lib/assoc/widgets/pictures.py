@@ -26,6 +26,7 @@ STYLE = """
 .assoc-explorer .widget-html-content { line-height: 1.4; font-size: inherit; }
 .assoc-explorer p { margin: 0.3em 0; }
 .assoc-explorer .panes { display: flex; flex-wrap: wrap; gap: 0.5em 1em; align-items: flex-start; }
+.assoc-explorer .panes p { width: 0; min-width: 100%; } /* as wide as the picture beneath */
 .assoc-explorer table { border-collapse: collapse; margin: 0.3em 0; width: auto; font-size: 0.9em; color: inherit; }
 .assoc-explorer caption { caption-side: top; text-align: left; font-style: normal; color: inherit; padding: 0; }
 .assoc-explorer th, .assoc-explorer td { text-align: left; padding: 0.1em 0.7em 0.1em 0; vertical-align: middle;
