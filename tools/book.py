@@ -1,4 +1,4 @@
-"""Build the book: execute every chapter that changed, write the HTML pages, say where they are.
+"""Build the book: execute every chapter that changed, write the HTML pages, say where they are and how large.
 
     python tools/book.py
 
@@ -6,11 +6,14 @@ Any warning of Sphinx, any error or stderr output of a cell makes it exit with s
 """
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import assets
 from assoc.files import write_atomically
 from notebooks import ROOT, prepare_kernels
 
@@ -18,6 +21,7 @@ BUILD = ROOT / "_build"
 HTML = BUILD / "html"
 CACHE = BUILD / ".jupyter_cache"
 STAMP = BUILD / "executed-with"
+WIDGET_STATE = re.compile(r'<script type="application/vnd.jupyter.widget-state\+json">(.*?)</script>', re.DOTALL)
 
 
 def fingerprint() -> str:
@@ -46,10 +50,36 @@ def drop_stale() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def widget_data(page: Path) -> int:
+    """Bytes of a page that are the data of its widgets: their pictures and links."""
+    return sum(len(state.encode()) for state in WIDGET_STATE.findall(page.read_text(encoding="utf-8")))
+
+
+def size_report(site: Path) -> list[str]:
+    """Lines on the site's size, its largest page, and the data of every page with widgets."""
+    sizes = {path.relative_to(site): path.stat().st_size for path in site.rglob("*") if path.is_file()}
+    pages = [path for path in sizes if path.suffix == ".html" and path.parts[0] != "_static"]
+    largest = max(pages, key=sizes.__getitem__)
+    static = sum(size for path, size in sizes.items() if path.parts[0] == "_static")
+    total = sum(sizes.values())
+    lines = [
+        f"{len(pages)} pages, {total / 1e6:.1f} MB in all ({static / 1e6:.1f} MB of it scripts, styles and fonts); "
+        f"the largest is {largest} with {sizes[largest] / 1e3:.0f} kB."
+    ]
+    data = {page.as_posix(): widget_data(site / page) for page in sorted(pages)}
+    shown = [f"{page} {size / 1e3:.0f} kB" for page, size in data.items() if size]
+    return [*lines, f"Data of widgets: {', '.join(shown) or 'none'}."]
+
+
 def build() -> int:
     """Build the HTML pages into _build/html; return the exit status."""
     started = time.perf_counter()
     prepare_kernels()
+    try:
+        missing = assets.fetch()
+    except assets.AssetError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     drop_stale()
     plain = "" if sys.stdout.isatty() else "from sphinx.util.console import nocolor; nocolor(); "
     command = [sys.executable, "-c", f"{plain}from jupyter_book.cli.main import main; main()"]
@@ -58,6 +88,9 @@ def build() -> int:
     if status:
         print("error: the book was not built; the lines with WARNING or ERROR above say why", file=sys.stderr)
         return 1
+    print(*size_report(HTML), sep="\n")
+    if missing:
+        print(f"Widgets and MathJax come from a CDN ({missing}): install npm to serve them from the book.")
     print(f"The book was built in {time.perf_counter() - started:.1f} s. Open {HTML / 'index.html'}")
     return 0
 
