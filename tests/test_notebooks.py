@@ -54,6 +54,7 @@ def validate(notebook: Path, report: Path) -> Validation:
     notebooks.prepare_kernels()
     settings = ["-c", Path(__file__).parent / "nbval.ini", "--rootdir", notebook.parent, "--color=no"]
     nbval = ["--nbval", "--nbval-current-env", f"--nbval-cell-timeout={notebooks.CELL_TIMEOUT}"]
+    nbval.append(f"--nbval-sanitize-with={Path(__file__).parent / 'nbval-sanitize.cfg'}")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     started = time.perf_counter()
     run = subprocess.run(
