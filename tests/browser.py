@@ -15,7 +15,9 @@ Chromium and its driver are looked for on the PATH (`find_browser`); nothing is 
 import functools
 import http.server
 import json
+import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,14 +44,23 @@ SWITCHES = (
     "--disable-default-apps",
     "--no-first-run",
     "--hide-scrollbars",
+    # No name outside this machine can be found, as without a network.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 
 
 def find_browser() -> tuple[str, str] | None:
-    """Paths of a Chromium or Chrome and of its driver, or None if either is missing."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    """Paths of a Chromium or Chrome and of a driver of its version, or None if either is missing."""
     driver = shutil.which("chromedriver")
-    return (browser, driver) if browser and driver else None
+    browsers = filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    return next(((each, driver) for each in browsers if driver and major(each) == major(driver)), None)
+
+
+def major(program: str) -> str:
+    """The first part of a program's version."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)\.", said)
+    return found[1] if found else ""
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -187,17 +198,22 @@ def outside_requests(driver: WebDriver, address: str) -> list[str]:
     ]
 
 
-def accessibility_problems(driver: WebDriver, axe: Path, within: str = ".assoc-explorer") -> list[str]:
+def accessibility_problems(
+    driver: WebDriver, axe: Path, within: str = ".assoc-explorer", rules: list[str] | None = None
+) -> list[str]:
     """Serious and critical findings of axe-core in a part of the page, one line each.
 
     Args:
-        axe: its axe.min.js. within: a selector.
+        axe: its axe.min.js. within: a selector. rules: names of its rules. Default: all.
     """
-    driver.execute_script(axe.read_text(encoding="utf-8"))
+    if not driver.execute_script("return 'axe' in window"):
+        driver.execute_script(axe.read_text(encoding="utf-8"))
     found = driver.execute_async_script(
-        "const done = arguments[arguments.length - 1];"
-        "axe.run({include: [[arguments[0]]]}).then(done, error => done({violations: [], error: String(error)}))",
+        "const [within, rules, done] = arguments;"
+        "axe.run({include: [[within]]}, rules ? {runOnly: rules} : {})"
+        ".then(done, error => done({violations: [], error: String(error)}))",
         within,
+        rules,
     )
     assert "error" not in found, found
     return [

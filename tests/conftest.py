@@ -1,6 +1,8 @@
-"""Shared by all tests: where larger samples and reference results lie, and one thread count for repeatable numbers."""
+"""Shared by all tests: where larger samples and reference results lie, and the pages, built once."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,19 @@ def reference() -> dict:
 
     with np.load(shared_file("reference/small.npz")) as file:
         return dict(file)
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The pages, built anew by the same command as `make book`."""
+    import book
+
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "book.py")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert str(book.HTML / "index.html") in run.stdout
+    return book.HTML
 
 
 def relative_error(ours: Any, theirs: Any) -> float:

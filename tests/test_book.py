@@ -5,8 +5,6 @@ The book is built here by the command behind `make book`; chapters that were exe
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -131,16 +129,6 @@ def traces_of_failure(site: Path) -> list[str]:
             f"{name}.html: ...{text[max(0, m.start() - 40) : m.end() + 40]!r}..." for m in accident.finditer(text)
         ]
     return found
-
-
-@pytest.fixture(scope="module")
-def site() -> Path:
-    """The pages, built anew by the same command as `make book`."""
-    command = [sys.executable, str(notebooks.ROOT / "tools" / "book.py")]
-    run = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert str(book.HTML / "index.html") in run.stdout
-    return book.HTML
 
 
 def test_every_page_of_the_contents_exists(site: Path) -> None:
