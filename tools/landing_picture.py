@@ -25,6 +25,7 @@ from assoc import figures
 from assoc.corpus import load_corpus, load_texts
 from assoc.files import write_atomically, write_json
 from assoc.induction import AssociativeTransformer, BigramTask, train_induction
+from assoc.induction.alignment import watch_memories
 from assoc.leading_terms import AttentionOnlyTransformer, basis_functions, step_coefficients, train
 from notebooks import BOOK
 
@@ -34,7 +35,7 @@ KINDS = {"output": "output: what to say", "value": "values", "attention": "atten
 MEMORIES = {
     "output2": "$W_{O2}$: what to output",
     "key2": "$W_{K2}$: what to look for",
-    "key1": "$W_{K1}$: where it was",
+    "key1": "$W_{K1}$: where it stood",
 }
 THEMES = {"light": ("#1f2328", "#c9ced6"), "dark": ("#e3e6ea", "#50565f")}
 """Ink and grid of the pictures; their ground is transparent."""
@@ -54,13 +55,14 @@ def run_paper_a(learning_rate: float = 0.5, steps: int = 16) -> dict[str, Any]:
     }
 
 
-def run_paper_b(steps: int = 200) -> dict[str, Any]:
-    """Chapter 0's run of paper B: recall of each memory by step."""
+def run_paper_b(steps: int = 100) -> dict[str, Any]:
+    """A run like chapter 3B's: cosine of what training has added to each memory with the ideal one, by step."""
     generator = torch.Generator().manual_seed(SEED)
-    task = BigramTask.from_text(load_texts("stories").texts, length=32, n_triggers=5)
-    model = AssociativeTransformer(task.vocab_size, 32, dim=96, generator=generator)
-    history = train_induction(model, task, steps=steps, batch_size=64, learning_rate=0.2, generator=generator)
-    return {"steps": history.steps, "recall": history.recall}
+    task = BigramTask.from_text(load_texts("stories").texts, length=64, n_triggers=5)
+    model = AssociativeTransformer(task.vocab_size, 64, dim=128, generator=generator)
+    with watch_memories(model, task, every=2) as watch:
+        train_induction(model, task, steps=steps, batch_size=64, learning_rate=0.2, generator=generator)
+    return {"steps": watch.steps, "cosine": watch.cosine}
 
 
 def run() -> None:
@@ -99,10 +101,10 @@ def _draw_paper_a(axes: Axes, record: dict[str, Any], theme: str) -> None:
 
 
 def _draw_paper_b(axes: Axes, record: dict[str, Any], theme: str) -> None:
-    """Recall of the three memories."""
+    """How much of each memory's direction is there."""
     for memory, label in MEMORIES.items():
-        axes.plot(record["steps"], record["recall"][memory], color=_colour(memory, theme), label=label)
-    axes.set(title="Paper B: an induction head", xlabel="steps", ylabel="recall: share of pairs stored")
+        axes.plot(record["steps"], record["cosine"][memory], color=_colour(memory, theme), label=label)
+    axes.set(title="Paper B: birth of an induction head", xlabel="steps", ylabel="cosine with the ideal memory")
 
 
 def draw(record: dict[str, Any], paper: str, theme: str) -> str:

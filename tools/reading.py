@@ -25,6 +25,21 @@ from assoc.files import write_atomically
 GLOSSARY = "book/glossary"
 CHAPTER = re.compile(r"book/(\d)([ab]?)-")
 HANGUL = re.compile("[가-힣]")
+FAMILIAR = frozenset(
+    (
+        "cross-entropy",
+        "embedding",
+        "gradient",
+        "key",
+        "learning rate",
+        "logits",
+        "mini-batch",
+        "one-hot",
+        "output",
+        "token",
+    )
+)
+"""Terms that every reader knows: in the glossary for their Korean names, but not marked in chapters."""
 DESCRIPTION_LENGTH = 200  # characters; search engines and previews show about as many
 
 
@@ -114,9 +129,11 @@ def glossary_entries(doctree: nodes.document) -> Iterator[tuple[str, str, nodes.
 
 
 def term_patterns(doctree: nodes.document) -> dict[str, tuple[str, re.Pattern[str]]]:
-    """Name -> anchor and the pattern that finds the term, long names first. Korean particles may follow a name."""
+    """Name -> anchor and the pattern that finds the term in chapters, long names first. Korean particles may follow."""
     patterns = {}
     for name, anchor, definition in sorted(glossary_entries(doctree), key=lambda entry: -len(entry[0])):
+        if name in FAMILIAR:
+            continue
         english = rf"(?<![A-Za-z0-9-]){plural(name)}(?![A-Za-z0-9-])"
         korean = (rf"(?<![가-힣]){re.escape(word)}" for word in korean_names(definition))
         patterns[name] = anchor, re.compile("|".join((english, *korean)), re.IGNORECASE)
@@ -175,10 +192,10 @@ def write_meanings(app: Sphinx, error: Exception | None) -> None:
     """Write the definitions as a script, which a page opened from a file can load too."""
     if error is None and app.builder.format == "html":
         doctree = app.env.get_and_resolve_doctree(GLOSSARY, app.builder)
-        meanings = {
-            anchor: f"<strong>{escape(name)}</strong>{mark_korean(app.builder.render_partial(definition)['fragment'])}"
-            for name, anchor, definition in glossary_entries(doctree)
-        }
+        meanings = {}
+        for name, anchor, definition in glossary_entries(doctree):
+            meaning = "".join(app.builder.render_partial(part)["fragment"] for part in definition)
+            meanings[anchor] = f"<strong>{escape(name)}</strong>{mark_korean(meaning)}"
         script = f"window.termMeanings = {json.dumps(meanings, ensure_ascii=False, sort_keys=True)};\n"
         write_atomically(app.outdir / "_static" / "term-meanings.js", script)
 

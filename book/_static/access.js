@@ -18,7 +18,13 @@ window.addEventListener("load", async () => {
   const reach = () => {
     for (const part of article.querySelectorAll("div, pre, mjx-container[display]")) {
       const scrolls = part.scrollWidth > part.clientWidth && /auto|scroll/.test(getComputedStyle(part).overflowX);
-      if (scrolls && !part.hasAttribute("tabindex")) part.tabIndex = 0;
+      if (scrolls && !part.hasAttribute("tabindex")) {
+        part.tabIndex = 0;
+        if (part.querySelector(":scope > table")) {
+          part.setAttribute("role", "region");
+          part.setAttribute("aria-label", "Table, scrolls sideways");
+        }
+      }
     }
   };
   new ResizeObserver(reach).observe(article);
