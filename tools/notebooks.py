@@ -26,7 +26,7 @@ from assoc.files import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 BOOK = ROOT / "book"
-CELL_TIMEOUT = 120  # seconds
+CELL_TIMEOUT = 300  # seconds: far above what a cell takes on two free cores, for machines that do other work too
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 # What a kernel reports about itself changes with the machine; readers and Sphinx need no more than this.
