@@ -28,12 +28,13 @@
     bubble = { link, box };
     link.setAttribute("aria-describedby", box.id);
     const place = () => {
-      const at = link.getClientRects()[0] ?? link.getBoundingClientRect();
+      const first = link.getClientRects()[0];
+      const all = link.getBoundingClientRect(); // of both parts, if the term is broken between lines
       const width = document.documentElement.clientWidth;
-      const left = Math.max(8, Math.min(at.left, width - box.offsetWidth - 8));
-      const above = at.bottom + box.offsetHeight + 8 > window.innerHeight && at.top > box.offsetHeight + 8;
+      const left = Math.max(8, Math.min(first.left, width - box.offsetWidth - 8));
+      const above = all.bottom + box.offsetHeight + 8 > window.innerHeight && all.top > box.offsetHeight + 8;
       box.style.left = `${left + window.scrollX}px`;
-      box.style.top = `${(above ? at.top - box.offsetHeight - 4 : at.bottom + 4) + window.scrollY}px`;
+      box.style.top = `${(above ? all.top - box.offsetHeight - 4 : all.bottom + 4) + window.scrollY}px`;
     };
     place();
     window.MathJax?.typesetPromise?.([box]).then(() => bubble?.box === box && place());
