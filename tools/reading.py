@@ -80,7 +80,7 @@ class FillChapterMap(SphinxPostTransform):
             node.replace_self(self.table())
 
     def table(self) -> nodes.table:
-        group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for width in (14, 43, 43)), cols=3)
+        group = nodes.tgroup("", *(nodes.colspec(colwidth=width) for width in (18, 41, 41)), cols=3)
         names = ("", "Paper A", "Paper B")
         group += nodes.thead("", nodes.row("", *(nodes.entry("", nodes.paragraph(text=name)) for name in names)))
         group += nodes.tbody("", *(self.row(caption, chapters) for caption, chapters in chapter_parts(self.env)))
