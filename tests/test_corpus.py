@@ -418,3 +418,16 @@ def test_a_text_of_one_token(tmp_path):
         load_corpus(file, vocab_size=2, length=2)
     with expect_error("longest text (1 read) has 1", "give longer texts"):
         load_corpus(file, vocab_size=2, length=2, unknown="map")
+
+
+def test_select_takes_rows_or_a_mask() -> None:
+    corpus = load_corpus("stories", vocab_size=100, length=10, unknown="map", max_sequences=64)
+    mask = torch.zeros(64, dtype=torch.bool)
+    mask[10:13] = True
+    for rows in (mask, torch.tensor([10, 11, 12]), [10, 11, 12]):
+        chosen = corpus.select(rows)
+        assert torch.equal(chosen.inputs, corpus.inputs[10:13])
+        assert chosen.topics == corpus.topics[10:13]
+    for rows in (mask[:5], torch.tensor([99]), torch.tensor([], dtype=torch.int64)):
+        with pytest.raises(InputError):
+            corpus.select(rows)

@@ -102,6 +102,21 @@ def test_products_agree_with_the_plain_form(**size: int) -> None:
         torch.testing.assert_close(weight.grad, expected, rtol=1e-10, atol=1e-13)
 
 
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(1, 7), elements=st.integers(1, 200))
+def test_chunks_of_the_plain_form_change_nothing(n: int, elements: int) -> None:
+    model, x, y = random_case(n, 5, 6, 2, seed=8)
+    mean_cross_entropy(model, x, y).backward()
+    expected = [weight.grad.clone() for weight in model.parameters()]
+    loss = mean_cross_entropy(model, x, y).item()
+    model.zero_grad()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products_module, "CHUNK_ELEMENTS", elements)
+        assert loss_and_gradients_plain(model, x, y) == pytest.approx(loss, rel=1e-12)
+    for weight, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(weight.grad, gradient, rtol=1e-10, atol=1e-14)
+
+
 def test_products_in_float32() -> None:
     model, x, y = random_case(6, 12, 20, 3, seed=1, scale=0.1)
     loss_and_gradients_plain(model, x, y)
@@ -118,6 +133,8 @@ def test_the_cheaper_form_is_chosen() -> None:
     assert products_pay(512, 64, 500, 3, 49)
     assert not products_pay(512, 64, 500, 8, 49)
     assert not products_pay(1, 64, 500, 3, 49)
+    assert products_pay(2048, 200, 3000, 3, 111, item_bytes=4)
+    assert not products_pay(2048, 200, 3000, 3, 111, item_bytes=8)  # too much memory for a laptop
     assert product_operations(0, 64, 500, 3, 49) == (0 + 4 + 18 + 7) * 500**3  # three layers, then the output
     assert plain_operations(2, 3, 5, 1) == 2 * (3 * 3 * 25 + 2 * 9 * 5)
 
@@ -216,6 +233,34 @@ def test_mini_batches_visit_every_sequence_once_an_epoch_and_are_repeatable(monk
     assert not torch.equal(first_epoch, second_epoch)
 
 
+def test_a_short_rest_of_an_epoch_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def watched(model: AttentionOnlyTransformer, x: torch.Tensor, y: torch.Tensor) -> float:
+        sizes.append(len(x))
+        return loss_and_gradients(model, x, y)
+
+    monkeypatch.setattr(training_module, "loss_and_gradients", watched)
+    small_run(0.2, 5, batch_size=3)  # of 8 sequences
+    assert sizes == [3] * 6
+
+
+def test_frozen_weights_stay() -> None:
+    model, x, y = random_case(3, 4, 5, 1, seed=0)
+    model.value[0].requires_grad_(False)
+    before = model.value[0].clone()
+    train(model, x, y, 0.1, 2, show_progress=False)
+    assert torch.equal(model.value[0], before)
+
+
+def test_a_history_without_basis_says_how_to_get_cosines() -> None:
+    model, x, y = random_case(3, 4, 5, 1, seed=0)
+    history = train(model, x, y, 0.1, 1, show_progress=False)
+    for call in (lambda: history.cosines("output"), lambda: history.smallest_cosine("output")):
+        with pytest.raises(InputError, match="pass basis="):
+            call()
+
+
 def test_cosine() -> None:
     a = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     assert cosine(a, a) == pytest.approx(1)
@@ -236,6 +281,7 @@ def test_what_is_left_after_removal_is_orthogonal(seed: int) -> None:
     removed = weight - left
     assert relative_error(removed / removed.norm(), (removed * term).sum().sign() * term / term.norm()) < 1e-9
     assert remove_projection(weight.float(), term).dtype == torch.float32
+    torch.testing.assert_close(remove_projection(weight, term * 1e-200), left)
 
 
 def test_bad_input() -> None:
@@ -252,6 +298,17 @@ def test_bad_input() -> None:
         (lambda: train(model, x, y, 0.1, 1, record_every=0), "record_every"),
         (lambda: train(model, x, y + 5, 0.1, 1), "targets hold tokens"),
         (lambda: compare_with_leading_terms(AttentionOnlyTransformer(6, 4, 1), basis), "vocabulary size"),
+        (lambda: model(x.int()), "int64"),
+        (lambda: train(model, x, y, "1", 1), "learning_rate"),
+        (lambda: train(model, x, y, 0.1, 1, batch_size=2.0), "batch_size"),
+        (lambda: mean_cross_entropy(model, x, y + 5), "targets hold tokens"),
+        (lambda: gradients(model, x, y - 5), "targets hold tokens"),
+        (lambda: loss_and_gradients(model, x, y[:2]), "one shape"),
+        (lambda: basis.leading_term("items"), "no kind of weight"),
+        (lambda: basis_functions(x.numpy(), y.numpy(), 5), "torch tensors"),
+        (lambda: basis_functions(x, y, 5.0), "vocab_size"),
+        (lambda: cosine(torch.tensor([1.0, math.nan]), torch.ones(2)), "finite"),
+        (lambda: remove_projection(torch.tensor([1.0, math.nan]), torch.ones(2)), "finite"),
         (lambda: remove_projection(torch.ones(2), torch.zeros(2)), "zero"),
         (lambda: remove_projection(torch.ones(2), torch.zeros(3)), "one shape"),
     ]

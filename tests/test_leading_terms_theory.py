@@ -55,6 +55,9 @@ def test_where_the_bounds_are_proved() -> None:
     assert bounds_apply(1, 3 / (8 * 16 ** (3 / 8)) - 1e-9, length=16, vocab_size=5, n_layers=1)
     assert not bounds_apply(1, 3 / (8 * 16 ** (3 / 8)) + 1e-9, length=16, vocab_size=5, n_layers=1)
     assert not bounds_apply(1, 0.001, length=2, vocab_size=500, n_layers=1)
+    # for long sequences 5/(8 sqrt T) is the smaller: T = 400 gives 1/32 against 1/24
+    assert bounds_apply(1, 1 / 32 - 1e-9, length=400, vocab_size=500, n_layers=2)
+    assert not bounds_apply(1, 1 / 32 + 1e-9, length=400, vocab_size=500, n_layers=2)
 
 
 def test_a_run_inside_the_proved_region_keeps_the_bounds() -> None:
@@ -72,9 +75,13 @@ def test_a_run_inside_the_proved_region_keeps_the_bounds() -> None:
         assert 0 < error <= getattr(bounds, kind), kind
 
 
-@pytest.mark.parametrize("bad", [(-1, 0.1), (1.5, 0.1), (True, 0.1), (2, 0.0), (2, float("nan")), (2, float("inf"))])
+@pytest.mark.parametrize(
+    "bad", [(-1, 0.1), (1.5, 0.1), (True, 0.1), (2, 0.0), (2, 1e200), (2, "1"), (2, float("nan")), (2, float("inf"))]
+)
 def test_bad_steps_and_rates(bad: tuple) -> None:
     with pytest.raises(InputError, match=r"steps|learning_rate"):
         step_coefficients(*bad)
     with pytest.raises(InputError):
         error_bounds(2, 0.1, 0)
+    with pytest.raises(InputError, match="n_layers"):
+        bounds_apply(2, 0.1, length=64, vocab_size=500, n_layers=0)

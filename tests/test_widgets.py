@@ -252,7 +252,10 @@ def test_association_frames_are_the_neighbours(word, normalised, basis, explorer
     frame = explorers["association"].frames[word, "normalised" if normalised else "raw"]
     assert frame == widgets.association_table(word, found, normalised)
     cells = [unescape(cell) for cell in re.findall(r"<td>(.*?) <small>", frame)]
-    assert cells == [found[name][rank].word for rank in range(4) for name in BASIS_NAMES]
+    # A column is shorter where the data ties fewer than four words to this one.
+    ranks = [(rank, name) for rank in range(4) for name in BASIS_NAMES if rank < len(found[name])]
+    assert cells == [found[name][rank].word for rank, name in ranks]
+    assert len(cells) >= 9
 
 
 def test_association_explorer_offers_the_commonest_words_of_letters(basis) -> None:

@@ -1,11 +1,21 @@
 """The command line: `python -m assoc corpus | basis | neighbours | train | induction`."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from assoc import __version__
 from assoc.errors import InputError
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, like all others of this program."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print `error: ...` with the place of the help, and exit with status 2."""
+        self.exit(2, f"error: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -14,7 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     from assoc.induction import cli as induction_cli
     from assoc.leading_terms import cli as leading_terms_cli
 
-    parser = argparse.ArgumentParser(prog="python -m assoc", description="How transformers learn associations.")
+    parser = OneLineParser(prog="python -m assoc", description="How transformers learn associations.")
     parser.add_argument("--version", action="version", version=f"assoc {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for package in (corpus_cli, leading_terms_cli, induction_cli):
@@ -23,12 +33,23 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; bad input ends with `error: ...` on stderr and status 2."""
+    """Run one subcommand; bad input ends with `error: ...` on stderr and status 2.
+
+    Commands find the whole command in `options.command_line`, for the files that they write.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = build_parser().parse_args(arguments)
+    options.command_line = shlex.join(["python", "-m", "assoc", *arguments])
     try:
         options.run(options)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        # torch reports what it cannot allocate as a RuntimeError; any other is a bug that should be seen.
+        if isinstance(error, RuntimeError) and "alloc" not in str(error) and "Storage size" not in str(error):
+            raise
+        print("error: there is not enough memory for these sizes: choose smaller ones", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -37,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Somebody closed the pipe (`| head`): nothing is wrong, and Python must not complain again at exit.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        print(f"error: {error.strerror or error}: the output could not be written", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -1,5 +1,6 @@
 """Writing result files so that none is ever half-written."""
 
+import errno
 import json
 import os
 import tempfile
@@ -9,32 +10,45 @@ from typing import Any
 from assoc.errors import InputError
 
 
+def check_writable(path: str | Path) -> Path:
+    """The path, or an InputError before any work is done if no file can be written there; makes its folder."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write '{path}' ({error.strerror or error}): choose another file") from error
+    return path
+
+
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
     """Write `content` to a temporary file beside `path`, then rename it into place; return the path.
 
-    Parent folders are made as needed. A reader of `path` sees the old content or the new one, never a part.
+    Parent folders are made as needed. A reader of `path` sees the old content or the new one, never a part, and
+    nothing stays behind if writing fails.
 
     Raises:
-        InputError: the place cannot be written to.
+        InputError: the place cannot be written to, or is full.
     """
-    path = Path(path)
+    path = check_writable(path)
     data = content.encode() if isinstance(content, str) else content
+    temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError("it is a folder")
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"cannot write '{path}' ({error.strerror or error}): choose another file") from error
-    try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files private; results are ordinary files
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write '{path}' ({error.strerror or error}): choose another file") from error
         raise
     return path
 

@@ -127,7 +127,20 @@ class TokenSequences:
         return " ".join(self.word(token) for token in torch.as_tensor(tokens).tolist())
 
     def select(self, rows: torch.Tensor) -> "TokenSequences":
-        """The sequences of the given row numbers, int64 (n,), in that order; vocabulary and counts stay."""
+        """The sequences of the given row numbers, int64 (n,), in that order, or of a mask, bool (N,).
+
+        Vocabulary and counts stay. Raises InputError for rows that are not there, or a mask of another length.
+        """
+        rows = torch.as_tensor(rows)
+        if rows.dtype == torch.bool:
+            if rows.shape != (len(self),):
+                raise InputError(
+                    f"a mask must have one entry for each of {len(self)} sequences; got {tuple(rows.shape)}"
+                )
+            rows = rows.nonzero().flatten()
+        rows = rows.long()
+        if rows.ndim != 1 or not rows.numel() or int(rows.min()) < -len(self) or int(rows.max()) >= len(self):
+            raise InputError(f"rows must be one or more row numbers from 0 to {len(self) - 1}")
         topics = None if self.topics is None else [self.topics[row] for row in rows.tolist()]
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], topics=topics)
 

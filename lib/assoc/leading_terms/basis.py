@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 
 CHUNK_ELEMENTS = (
     1_000_000  # numbers in the largest temporary array of a chunk of sequences: 8 MB in float64, near cache size
@@ -45,6 +45,8 @@ class BasisFunctions:
 
     def leading_term(self, name: str) -> Tensor:
         """The leading term of a kind of weight: "output" (B), "value", "attention" or "position"."""
+        if name not in ("output", "value", "attention", "position"):
+            raise InputError(f"no kind of weight {name!r}: choose output, value, attention or position")
         return self.bigram if name == "output" else getattr(self, name)
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
@@ -54,6 +56,9 @@ class BasisFunctions:
 
 def check_tokens(inputs: Tensor, targets: Tensor, vocab_size: int) -> None:
     """Raise InputError unless inputs and targets are int64 (N, T) with N, T >= 1 and values in 0 .. vocab_size - 1."""
+    whole_number("vocab_size", vocab_size, minimum=1)
+    if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
+        raise InputError("inputs and targets must be torch tensors: convert with torch.as_tensor")
     if inputs.ndim != 2 or inputs.shape != targets.shape or inputs.numel() == 0:
         raise InputError(
             f"inputs and targets must be two non-empty (N, T) tensors of one shape; got {tuple(inputs.shape)} and "

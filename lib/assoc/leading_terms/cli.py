@@ -2,8 +2,6 @@
 
 import argparse
 import io
-import shlex
-import sys
 import time
 
 import numpy as np
@@ -12,12 +10,13 @@ import torch
 from assoc import __version__
 from assoc.corpus.cli import add_corpus_arguments, corpus_from_options
 from assoc.errors import InputError
-from assoc.files import write_atomically, write_json
+from assoc.files import check_writable, write_atomically, write_json
 from assoc.leading_terms.basis import BasisFunctions, basis_functions
 from assoc.leading_terms.model import AttentionOnlyTransformer
 from assoc.leading_terms.neighbours import BASIS_NAMES, neighbours
 from assoc.leading_terms.theory import KINDS, step_coefficients
 from assoc.leading_terms.training import TrainingHistory, train
+from assoc.seeds import seeded
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -58,6 +57,8 @@ def run_basis(options: argparse.Namespace) -> None:
     """Print shape and norm of each tensor, and write them where asked."""
     if options.output and not options.output.endswith(".npz"):
         raise InputError(f"--output must end in .npz; got {options.output}")
+    if options.output:
+        check_writable(options.output)
     vocabulary, basis, seconds = _basis(options)
     for name, tensor in basis.items():
         print(f"{name:<19} {'x'.join(map(str, tensor.shape)):>9}   norm {float(tensor.norm()):.4e}")
@@ -74,7 +75,8 @@ def run_neighbours(options: argparse.Namespace) -> None:
     for name in BASIS_NAMES:
         for normalised in (False, True):
             found = neighbours(basis, vocabulary, options.word, name, options.top, normalised)
-            print(f"{name:<19} {'normalised' if normalised else 'raw':<11} {' '.join(n.word for n in found)}")
+            words = " ".join(n.word for n in found) or "(none)"
+            print(f"{name:<19} {'normalised' if normalised else 'raw':<11} {words}")
 
 
 def summary(history: TrainingHistory) -> str:
@@ -94,6 +96,8 @@ def summary(history: TrainingHistory) -> str:
 
 def run_train(options: argparse.Namespace) -> None:
     """Train, print the agreement at the end, write the history with what made it."""
+    check_writable(options.output)
+    generator = seeded(options.seed)
     corpus = corpus_from_options(options)
     model = AttentionOnlyTransformer(
         corpus.vocab_size, corpus.inputs.shape[1], options.layers, dtype=getattr(torch, options.dtype)
@@ -106,14 +110,14 @@ def run_train(options: argparse.Namespace) -> None:
         options.learning_rate,
         options.steps,
         batch_size=options.batch_size,
-        generator=torch.Generator().manual_seed(options.seed),
+        generator=generator,
         basis=basis_functions(corpus.inputs, corpus.targets, corpus.vocab_size),
         record_every=options.record_every,
     )
     seconds = time.perf_counter() - start
     print(summary(history))
     made_by = {
-        "command": shlex.join(["python", "-m", "assoc", *sys.argv[1:]]),
+        "command": options.command_line,
         "version": __version__,
         "seed": options.seed,
         "seconds": round(seconds, 1),

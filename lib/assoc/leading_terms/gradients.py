@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from assoc.leading_terms.basis import check_tokens
 from assoc.leading_terms.model import AttentionOnlyTransformer
 
 
@@ -47,6 +48,7 @@ def gradients(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor) 
     Args:
         inputs, targets: int64 (N, T). Memory grows as N T V: meant for small corpora and for reading.
     """
+    check_tokens(inputs, targets, model.vocab_size)
     residuals, maps = model.trace(inputs)
     scale = -1 / inputs.numel()
     R = functional.one_hot(targets, model.vocab_size) - (residuals[-1] @ model.output).softmax(dim=-1)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from assoc.errors import InputError, whole_number
+from assoc.leading_terms.basis import check_tokens
 
 
 def causal_mask(length: int) -> Tensor:
@@ -57,6 +58,8 @@ class AttentionOnlyTransformer(nn.Module):
 
     def check_inputs(self, inputs: Tensor) -> None:
         """Raise InputError unless inputs are (N, T) token numbers that this model can read."""
+        if inputs.dtype != torch.int64:
+            raise InputError(f"inputs must be int64 token numbers; got {inputs.dtype}: convert with .long()")
         if inputs.ndim != 2 or not 1 <= inputs.shape[1] <= self.length:
             raise InputError(f"inputs must be (N, T) with 1 <= T <= {self.length}; got {tuple(inputs.shape)}")
         if inputs.numel() and not 0 <= int(inputs.min()) <= int(inputs.max()) < self.vocab_size:
@@ -92,5 +95,6 @@ class AttentionOnlyTransformer(nn.Module):
 
 
 def mean_cross_entropy(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor) -> Tensor:
-    """L = mean over all N T positions of -log softmax(F)[t, y_t]."""
+    """L = mean over all N T positions of -log softmax(F)[t, y_t]; inputs and targets are int64 (N, T)."""
+    check_tokens(inputs, targets, model.vocab_size)
     return functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())

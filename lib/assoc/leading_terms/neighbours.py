@@ -46,13 +46,15 @@ def _divide(table: Tensor, sizes: Tensor) -> Tensor:
 
 
 def strongest(strengths: Tensor, vocabulary: list[str], top: int, leave_out: int | None = None) -> list[Neighbour]:
-    """The `top` strongest entries of one row, strongest first; ties go to the earlier word.
+    """The `top` strongest entries above 0 of one row, strongest first; ties go to the earlier word.
+
+    Entries at or below 0 are no ties: such words come no more often than by chance, or never.
 
     Args:
         strengths: (V,). leave_out: an index to skip (a word is always interchangeable with itself).
     """
     order = strengths.argsort(descending=True, stable=True).tolist()
-    kept = [index for index in order if index != leave_out][:top]
+    kept = [index for index in order if index != leave_out and strengths[index] > 0][:top]
     return [Neighbour(vocabulary[index], float(strengths[index])) for index in kept]
 
 
@@ -62,7 +64,7 @@ def neighbours(
     """The words most strongly tied to `word` by a basis function, the word itself left out of S.
 
     bigram: words that follow it. interchangeability: words preceded by the same words. context: words that occur
-    somewhere before it (its prefix).
+    somewhere before it (its prefix). Fewer than `top`, or none, where the data ties fewer words to it.
 
     Raises:
         InputError: the word is not in the vocabulary, `name` is no basis function, or top < 1.

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from assoc.leading_terms.basis import distinct_tokens, one_hot_slots
+from assoc.leading_terms.basis import check_tokens, distinct_tokens, one_hot_slots
 from assoc.leading_terms.model import AttentionOnlyTransformer, causal_softmax, mean_cross_entropy, position_scores
 
 CHUNK_ELEMENTS = 4_000_000  # numbers in the largest temporary array of a chunk of sequences
+MAX_PRODUCT_BYTES = 4 << 30  # products of a vocabulary too large for a laptop's memory are not formed
 
 
 def plain_operations(n_sequences: int, length: int, vocab_size: int, n_layers: int) -> float:
@@ -37,10 +38,18 @@ def product_operations(n_sequences: int, length: int, vocab_size: int, n_layers:
     return per_step * vocab_size**3 + n_sequences * per_sequence
 
 
-def products_pay(n_sequences: int, length: int, vocab_size: int, n_layers: int, n_distinct: int) -> bool:
-    """Whether the form through products needs fewer operations than the plain one."""
+def product_bytes(vocab_size: int, n_layers: int, item_bytes: int) -> int:
+    """Memory of the products, their gradients and what autograd keeps: about 3.5 times 4^l a layer and 2^L matrices."""
+    return int(3.5 * (sum(4**layer for layer in range(n_layers)) + 2**n_layers) * vocab_size**2 * item_bytes)
+
+
+def products_pay(
+    n_sequences: int, length: int, vocab_size: int, n_layers: int, n_distinct: int, item_bytes: int = 8
+) -> bool:
+    """Whether the form through products needs fewer operations than the plain one, and fits into MAX_PRODUCT_BYTES."""
     sizes = (n_sequences, length, vocab_size, n_layers)
-    return product_operations(*sizes, n_distinct) < plain_operations(*sizes)
+    fits = product_bytes(vocab_size, n_layers, item_bytes) <= MAX_PRODUCT_BYTES
+    return fits and product_operations(*sizes, n_distinct) < plain_operations(*sizes)
 
 
 def weight_products(model: AttentionOnlyTransformer) -> list[Tensor]:
@@ -110,9 +119,11 @@ def loss_and_gradients_plain(model: AttentionOnlyTransformer, inputs: Tensor, ta
 
 def loss_and_gradients(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor) -> float:
     """Mean cross-entropy by the cheaper form; the gradients are left in .grad (previous ones are cleared)."""
-    model.zero_grad(set_to_none=True)
+    check_tokens(inputs, targets, model.vocab_size)
     model.check_inputs(inputs)
+    model.zero_grad(set_to_none=True)
     n_distinct = distinct_tokens(inputs)[0].shape[1]
-    if products_pay(*inputs.shape, model.vocab_size, model.n_layers, n_distinct):
+    item_bytes = model.output.element_size()
+    if products_pay(*inputs.shape, model.vocab_size, model.n_layers, n_distinct, item_bytes):
         return loss_and_gradients_through_products(model, inputs, targets)
     return loss_and_gradients_plain(model, inputs, targets)

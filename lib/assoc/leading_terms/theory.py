@@ -1,11 +1,11 @@
 """What the weights should be after s steps from zero, and how wrong that may be (paper A, Theorems D.7 and D.10)."""
 
-from math import comb, isfinite
+from math import comb
 from typing import NamedTuple
 
 from torch import Tensor
 
-from assoc.errors import InputError, whole_number
+from assoc.errors import learning_rate_above_zero, whole_number
 from assoc.leading_terms.basis import BasisFunctions
 
 KINDS = ("output", "value", "attention", "position")  # the four kinds of weight, in the order in which they are learned
@@ -22,12 +22,11 @@ class PerKind(NamedTuple):
 
 def _check(steps: int, learning_rate: float) -> None:
     whole_number("steps", steps, minimum=0)
-    if not (isfinite(learning_rate) and learning_rate > 0):
-        raise InputError(f"learning_rate must be a finite number > 0; got {learning_rate}")
+    learning_rate_above_zero(learning_rate)
 
 
 def step_coefficients(steps: int, learning_rate: float) -> PerKind:
-    """Factors of the leading terms after s steps of size eta from zero (paper A, Theorem 4.1 and Lemmas D.4 to D.6).
+    """Factors of the leading terms after s steps of size eta from zero (paper A, Theorem D.10, Lemmas D.4 to D.6).
 
     W_O = s eta B;  V_l = C(s,2) eta^2 Phi'B';  W_l = c eta^4 Q and P_l = c eta^4 Delta with c = 3 C(s,4) + 2 C(s,3).
 
@@ -65,6 +64,8 @@ def bounds_apply(steps: int, learning_rate: float, length: int, vocab_size: int,
     One layer (D.7): s eta <= 3/(8 T^(3/8)), T >= 3.
     """
     _check(steps, learning_rate)
+    for name, size in (("length", length), ("vocab_size", vocab_size), ("n_layers", n_layers)):
+        whole_number(name, size, minimum=1)
     time = steps * learning_rate
     if n_layers == 1:
         return length >= 3 and time <= 3 / (8 * length ** (3 / 8))

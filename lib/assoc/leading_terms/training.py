@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError, whole_number
+from assoc.errors import InputError, learning_rate_above_zero, whole_number
 from assoc.leading_terms.basis import BasisFunctions, check_tokens
 from assoc.leading_terms.model import AttentionOnlyTransformer
 from assoc.leading_terms.products import loss_and_gradients
@@ -24,6 +24,8 @@ def cosine(a: Tensor, b: Tensor) -> float:
     if a.shape != b.shape:
         raise InputError(f"cosine needs two tensors of one shape; got {tuple(a.shape)} and {tuple(b.shape)}")
     a, b = (tensor.detach().double().flatten() for tensor in (a, b))
+    if not (a.isfinite().all() and b.isfinite().all()):
+        raise InputError("cosine needs finite numbers: look for the NaN or infinity before comparing")
     if not (a.any() and b.any()):
         return math.nan
     a, b = a / a.abs().max(), b / b.abs().max()
@@ -88,7 +90,12 @@ class TrainingHistory:
         """Kind and layer of every weight watched."""
         return [(agreement.kind, agreement.layer) for agreement in self.agreements[0]] if self.agreements else []
 
+    def _check_watched(self) -> None:
+        if not self.agreements:
+            raise InputError("this history compares no weights with leading terms: pass basis= to train")
+
     def _series(self, kind: str, layer: int, what: str) -> list[float]:
+        self._check_watched()
         if (kind, layer) not in self.weights():
             raise InputError(f"no {kind} weight of layer {layer} was watched; there are: {self.weights()}")
         place = self.weights().index((kind, layer))
@@ -104,6 +111,7 @@ class TrainingHistory:
 
     def smallest_cosine(self, kind: str, training_time: float = math.inf) -> float:
         """Smallest cosine over layers and records up to a training time s eta, while weights are zero left out."""
+        self._check_watched()
         cosines = [
             agreement.cosine
             for time, record in zip(self.training_time, self.agreements, strict=True)
@@ -164,12 +172,11 @@ def train(
         InputError: sizes that do not fit, or a loss that is not finite.
     """
     check_tokens(inputs, targets, model.vocab_size)
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise InputError(f"learning_rate must be a finite number > 0; got {learning_rate}")
+    learning_rate_above_zero(learning_rate)
     whole_number("steps", steps, minimum=1)
     whole_number("record_every", record_every, minimum=1)
-    if batch_size is not None and not 1 <= batch_size <= len(inputs):
-        raise InputError(f"batch_size must be from 1 to the number of sequences, {len(inputs)}; got {batch_size}")
+    if batch_size is not None and (batch_size := whole_number("batch_size", batch_size, minimum=1)) > len(inputs):
+        raise InputError(f"batch_size is {batch_size}: give at most the number of sequences, {len(inputs)}")
     history = TrainingHistory(learning_rate)
     batches = _batches(len(inputs), batch_size, generator)
     marks = range(steps + 1)
@@ -186,6 +193,7 @@ def train(
         if step < steps:
             with torch.no_grad():
                 for weight in model.parameters():
-                    weight -= learning_rate * weight.grad
+                    if weight.grad is not None:  # None for weights that somebody froze
+                        weight -= learning_rate * weight.grad
     model.zero_grad(set_to_none=True)
     return history
