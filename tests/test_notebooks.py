@@ -235,6 +235,17 @@ def test_each_kind_of_drift_is_found(pair: Path, change: Callable[[NotebookNode]
     assert all("\n" not in problem for problem in found)
 
 
+def test_changed_prose_keeps_the_outputs_and_changed_code_does_not(pair: Path) -> None:
+    pair.write_text(pair.read_text().replace("# A chapter", "# A better chapter"))
+    assert notebooks.problems(pair) != []
+    notebooks.update_prose(pair)
+    assert notebooks.problems(pair) == []
+    assert "42" in pair.with_suffix(".ipynb").read_text()
+    pair.write_text(pair.read_text().replace("6 * 7", "6 * 8"))
+    with pytest.raises(notebooks.NotebookError, match="execute it"):
+        notebooks.update_prose(pair)
+
+
 def test_a_missing_or_unreadable_twin_is_found(pair: Path) -> None:
     twin = pair.with_suffix(".ipynb")
     twin.write_text("{")

@@ -1,9 +1,10 @@
 """The chapters as pairs: book/NAME.md is the source, book/NAME.ipynb is made from it, with executed outputs.
 
     python tools/notebooks.py execute FILES... | --all    write each .ipynb from its .md, with outputs
+    python tools/notebooks.py prose FILES... | --all      the same for changed prose alone: the outputs are kept
     python tools/notebooks.py check FILES... | --all      say where the two differ, or what a committed output lacks
 
-Either file of a pair may be named. Both commands exit with status 1 if there is a problem, one line for each.
+Either file of a pair may be named. The commands exit with status 1 if there is a problem, one line for each.
 """
 
 import argparse
@@ -173,6 +174,20 @@ def execute(source: Path) -> float:
     return seconds
 
 
+def update_prose(source: Path) -> None:
+    """Write the .ipynb twin anew with its outputs kept: for changes of text, captions and metadata.
+
+    Raises NotebookError if the code differs, whose outputs would no longer belong to it.
+    """
+    notebook, twin = read_source(source), read_notebook(source.with_suffix(".ipynb"))
+    code, old_code = ([cell for cell in nb.cells if cell.cell_type == "code"] for nb in (notebook, twin))
+    if [cell.source for cell in code] != [cell.source for cell in old_code]:
+        raise NotebookError(f"{shown(source)}: the code has changed too; execute it")
+    for cell, old in zip(code, old_code, strict=True):
+        cell.outputs, cell.execution_count = old.outputs, old.execution_count
+    write_atomically(source.with_suffix(".ipynb"), nbformat.writes(notebook, indent=1) + "\n")
+
+
 def output_types(cell: NotebookNode) -> set[str]:
     """Output types of a code cell, with stderr as a type of its own."""
     outputs = cell.get("outputs", [])
@@ -257,7 +272,7 @@ def orphans() -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("execute", "check"))
+    parser.add_argument("command", choices=("execute", "prose", "check"))
     parser.add_argument("files", nargs="*", type=Path, help="either file of a pair")
     parser.add_argument("--all", action="store_true", help="every chapter in book/")
     options = parser.parse_args(arguments)
@@ -278,7 +293,10 @@ def main(arguments: list[str] | None = None) -> int:
             print("\n".join(f"error: {problem}" for problem in found) or f"{shown(source)}: the pair agrees")
         else:
             try:
-                print(f"{shown(source)}: {execute(source):.1f} s", flush=True)
+                if options.command == "prose":
+                    update_prose(source)
+                else:
+                    print(f"{shown(source)}: {execute(source):.1f} s", flush=True)
             except NotebookError as error:
                 print(f"{error.details}\nerror: {error}".lstrip(), file=sys.stderr)
                 failed = True
