@@ -5,19 +5,20 @@ Paper B, Section 3. Most transitions follow one global bigram table, which can b
 second occurrence on. The two kinds of knowledge can so be measured apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 
 # Tokens are drawn by comparing integers of 48 bits. That is exact: a transition of probability zero is never drawn, and
-# no row falls short of 1 by rounding. 48 bits leave 14 of an int64 for the number of tokens.
+# no row falls short of 1 by rounding. 48 bits leave 14 of an int64 for the number of tokens; memory ends before that:
+# with 2^12 tokens the tables of a task take 0.4 GB.
 RESOLUTION = 1 << 48
-MAX_VOCAB_SIZE = 1 << 14
+MAX_VOCAB_SIZE = 1 << 12
 
 
 class Batch(NamedTuple):
@@ -60,7 +61,8 @@ class BigramTask:
         vocabulary: the N tokens as strings, for `decode`.
 
     Attributes:
-        unigram, bigram: float64, normalised. vocab_size: N. fixed_triggers: int64 (K,), or None if they are random.
+        unigram, bigram: float64, normalised. Make a new task rather than change them: sequences are drawn from tables
+        that are made of them once, here. vocab_size: N. fixed_triggers: int64 (K,), or None if they are random.
         The arguments under their own names.
 
     Raises:
@@ -82,15 +84,17 @@ class BigramTask:
         self.unigram = _distribution("unigram", unigram, n_dimensions=1)
         self.bigram = _distribution("bigram", bigram, n_dimensions=2)
         self.vocab_size = len(self.unigram)
-        self.length, self.n_triggers, self.trigger_offset = length, n_triggers, trigger_offset
+        self.length = whole_number("length", length, minimum=2)
+        self.n_triggers = whole_number("n_triggers", n_triggers, minimum=1)
+        self.trigger_offset = whole_number("trigger_offset", trigger_offset, minimum=0)
         self.triggers, self.outputs, self.vocabulary = triggers, outputs, vocabulary
         self._check()
         by_frequency = self.unigram.sort(descending=True, stable=True).indices
         is_fixed = triggers == "fixed"
-        self.fixed_triggers = by_frequency[trigger_offset : trigger_offset + n_triggers] if is_fixed else None
-        # Rows of the alias tables: N for pi_b, N that always give token 0 .. N - 1 (for triggers), one for pi_u.
-        certain = torch.eye(self.vocab_size, dtype=torch.float64)
-        self._share, self._alias = _alias_tables(torch.cat([self.bigram, certain, self.unigram[None]]))
+        chosen = by_frequency[self.trigger_offset : self.trigger_offset + self.n_triggers]
+        self.fixed_triggers = chosen if is_fixed else None
+        # Rows of the alias tables: N for pi_b, and one for pi_u.
+        self._share, self._alias = _alias_tables(torch.cat([self.bigram, self.unigram[None]]))
 
     def _check(self) -> None:
         if self.bigram.shape != (self.vocab_size, self.vocab_size):
@@ -103,10 +107,6 @@ class BigramTask:
             raise InputError(f"triggers is {self.triggers!r}: choose 'fixed' or 'random'")
         if self.outputs not in ("uniform", "bigram"):
             raise InputError(f"outputs is {self.outputs!r}: choose 'uniform' or 'bigram'")
-        for name, minimum in (("length", 2), ("n_triggers", 1), ("trigger_offset", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-                raise InputError(f"{name} is {value!r}: give a whole number of at least {minimum}")
         if self.trigger_offset and self.triggers == "random":
             raise InputError("trigger_offset chooses fixed triggers: leave it at 0 with triggers='random'")
         n_possible = int((self.unigram > 0).sum())
@@ -127,7 +127,7 @@ class BigramTask:
 
     @classmethod
     def from_text(
-        cls, text: str | Sequence[str], *, length: int, n_triggers: int, **options: str | int
+        cls, text: str | Iterable[str], *, length: int, n_triggers: int, **options: str | int
     ) -> "BigramTask":
         """The task over the characters of a text: pi_u and pi_b are its character unigrams and bigrams.
 
@@ -140,10 +140,13 @@ class BigramTask:
             length, n_triggers, options: as for the class itself.
 
         Raises:
-            InputError: no two characters in a row anywhere in the text, or options out of range.
+            InputError: no text, or one with halves of characters; no two characters in a row anywhere in it; a
+                vocabulary among the options; options out of range.
         """
-        texts = [text] if isinstance(text, str) else list(text)
-        points = [np.frombuffer(part.encode("utf-32-le"), dtype=np.uint32) for part in texts]
+        if "vocabulary" in options:
+            raise InputError("the characters of the text are the vocabulary: leave out vocabulary")
+        is_one = isinstance(text, str | bytes) or not isinstance(text, Iterable)
+        points = [_code_points(part) for part in ([text] if is_one else text)]
         if not any(len(part) > 1 for part in points):
             raise InputError("the text has no two characters in a row: give a longer text")
         characters, numbers = np.unique(np.concatenate(points), return_inverse=True)
@@ -167,10 +170,13 @@ class BigramTask:
         )
 
     def decode(self, tokens: Tensor) -> str:
-        """The text of a row of token numbers. Raises InputError if the task has no vocabulary."""
+        """The text of a row of token numbers. Raises InputError for others, or if the task has no vocabulary."""
         if self.vocabulary is None:
             raise InputError("this task has no vocabulary: pass vocabulary= when making it")
-        return "".join(self.vocabulary[token] for token in tokens.tolist())
+        numbers = tokens.tolist()
+        if tokens.ndim != 1 or tokens.is_floating_point() or any(not 0 <= n < self.vocab_size for n in numbers):
+            raise InputError(f"tokens must be a row of whole numbers from 0 to {self.vocab_size - 1}; got {numbers}")
+        return "".join(self.vocabulary[n] for n in numbers)
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None) -> Batch:
         """Fresh sequences: inputs, targets and occurrence, each int64 (batch_size, T).
@@ -186,23 +192,24 @@ class BigramTask:
 
     def sample_sequences(self, batch_size: int, generator: torch.Generator | None = None) -> Sequences:
         """The same as `sample`, with the triggers and outputs of every sequence, each int64 (batch_size, K)."""
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise InputError(f"batch_size is {batch_size!r}: give a whole number of at least 1")
+        batch_size = whole_number("batch_size", batch_size, minimum=1)
         triggers = self._sample_triggers(batch_size, generator)
         outputs = self._sample_outputs(triggers, generator)
         N, T = self.vocab_size, self.length
         columns, levels = _draws((T + 1, batch_size), N, generator)
-        # A token's row is its own in pi_b, but that of its output if it is a trigger; rows[b * N + i] says which.
-        rows = torch.arange(N).repeat(batch_size, 1).scatter_(1, triggers, N + outputs).flatten().numpy()
+        # What must follow token i in sequence b: output_of[b * N + i] if that is a trigger's output, else -1.
+        output_of = torch.full((batch_size, N), -1).scatter_(1, triggers, outputs).flatten().numpy()
         first_cell = np.arange(batch_size) * N
         tokens = np.empty((T + 1, batch_size), dtype=np.int64)
-        tokens[0] = self._pick(np.full(batch_size, 2 * N), columns[0], levels[0])
+        tokens[0] = self._pick(np.full(batch_size, N), columns[0], levels[0])
         # One pass over positions, each for the whole batch; in numpy, whose small operations start no threads.
         for t in range(T):
-            tokens[t + 1] = self._pick(rows[first_cell + tokens[t]], columns[t + 1], levels[t + 1])
+            output = output_of[first_cell + tokens[t]]
+            free = self._pick(tokens[t], columns[t + 1], levels[t + 1])
+            tokens[t + 1] = np.where(output < 0, free, output)
         tokens = torch.from_numpy(np.ascontiguousarray(tokens.T))
         inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-        is_trigger = torch.from_numpy(rows)[torch.from_numpy(first_cell)[:, None] + inputs] >= N
+        is_trigger = torch.from_numpy(output_of)[torch.from_numpy(first_cell)[:, None] + inputs] >= 0
         return Sequences(inputs, targets, _count_so_far(inputs) * is_trigger, triggers, outputs)
 
     def _pick(self, rows: np.ndarray, columns: np.ndarray, levels: np.ndarray) -> np.ndarray:
@@ -287,7 +294,10 @@ def _count_so_far(tokens: Tensor) -> Tensor:
 
 def _distribution(name: str, values: Tensor, n_dimensions: int) -> Tensor:
     """The values as float64 rows that sum to 1, or an InputError if they are no distribution."""
-    table = torch.as_tensor(values, dtype=torch.float64)
+    try:
+        table = torch.as_tensor(values, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be a tensor, or lists of numbers of equal length: {error}") from None
     if table.ndim != n_dimensions or table.numel() == 0:
         raise InputError(f"{name} must have {n_dimensions} dimension(s) and not be empty; got {tuple(table.shape)}")
     if not torch.isfinite(table).all() or (table < 0).any():
@@ -295,8 +305,18 @@ def _distribution(name: str, values: Tensor, n_dimensions: int) -> Tensor:
     totals = table.sum(dim=-1, keepdim=True)
     if ((totals - 1).abs() > 1e-5).any():
         worst = float(totals.flatten()[(totals - 1).abs().argmax()])
-        raise InputError(f"{name} must sum to 1 {'in every row ' if n_dimensions > 1 else ''}; one sum is {worst:.6g}")
+        raise InputError(f"{name} must sum to 1{' in every row' if n_dimensions > 1 else ''}; one sum is {worst:.6g}")
     return table / totals
+
+
+def _code_points(text: str) -> np.ndarray:
+    """The characters of a text as numbers, or an InputError if it is none."""
+    if not isinstance(text, str):
+        raise InputError(f"text must be a string, or several in a list; got {type(text).__name__}")
+    try:
+        return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    except UnicodeEncodeError as error:
+        raise InputError(f"the text has half a character at place {error.start}: read it from UTF-8") from None
 
 
 def _draws(shape: tuple[int, ...], n_columns: int, generator: torch.Generator | None) -> tuple[np.ndarray, np.ndarray]:
