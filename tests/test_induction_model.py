@@ -172,6 +172,32 @@ def test_what_all_models_promise(model_class: type) -> None:
     assert torch.allclose(model(inputs, at), logits[at], atol=1e-6)
 
 
+@pytest.mark.parametrize("model_class", [AssociativeTransformer, OneLayerTransformer, FullTransformer])
+def test_a_generator_is_the_only_source_of_the_start(model_class: type) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    model_class(7, 9, 6, generator=seeded())
+    assert torch.equal(torch.get_rng_state(), before)
+    model_class(7, 9, 6)
+    assert not torch.equal(torch.get_rng_state(), before), "without generator, the global one"
+
+
+def test_full_transformer_starts_as_promised() -> None:
+    """Embeddings normal, then matrix by matrix uniform in +-1/sqrt(inputs), biases 0, norms the identity."""
+    model, generator = FullTransformer(7, 9, 6, n_layers=2, generator=seeded()), seeded()
+    for name, parameter in model.named_parameters():
+        if "norm" in name and name.endswith("weight"):
+            expected = torch.ones(6)
+        elif name.endswith("bias"):
+            expected = torch.zeros(parameter.shape)
+        elif name.endswith("_embedding"):
+            expected = torch.empty(parameter.shape).normal_(generator=generator)
+        else:
+            bound = 1 / math.sqrt(parameter.shape[1])
+            expected = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
+        assert torch.equal(parameter, expected), name
+
+
 def test_full_transformer_has_the_heads_and_layers_asked_for() -> None:
     model = FullTransformer(7, 9, 12, n_layers=3, n_heads=4, generator=seeded())
     maps = model.attention_maps(torch.zeros(2, 5, dtype=torch.int64))
@@ -201,7 +227,9 @@ def test_bad_input(model_class: type) -> None:
     for sizes in ((0, 4, 4), (4, 0, 4), (4, 4, 0), (4, 4, 2.0), (True, 4, 4)):
         with pytest.raises(InputError, match="at least 1"):
             model_class(*sizes)
+    assert type(model_class(np.int64(5), np.int32(6), np.int64(4)).length) is int
     model = model_class(5, 6, 4)
+    model.check_finite()
     good = torch.zeros(2, 6, dtype=torch.int64)
     for inputs, message in (
         (good.float(), "int64"),
@@ -213,9 +241,13 @@ def test_bad_input(model_class: type) -> None:
     ):
         with pytest.raises(InputError, match=message):
             model(inputs)
+    with torch.no_grad():
+        model.position_embedding[5, 3] = torch.inf
+    with pytest.raises(InputError, match=r"weights are not finite \(position_embedding\): make a new model"):
+        model.check_finite()
 
 
 def test_full_transformer_rejects_heads_that_do_not_fit() -> None:
-    for n_layers, n_heads in ((0, 1), (1, 0), (1, 3)):
-        with pytest.raises(InputError, match="n_heads"):
+    for n_layers, n_heads, name in ((0, 1, "n_layers"), (1, 0, "n_heads"), (1, 3, "n_heads"), (1, 2.0, "n_heads")):
+        with pytest.raises(InputError, match=f"{name} is"):
             FullTransformer(5, 6, 4, n_layers, n_heads)

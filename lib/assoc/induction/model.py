@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 
 
 class Trace(NamedTuple):
@@ -37,10 +38,9 @@ class TokenModel(nn.Module):
 
     def __init__(self, vocab_size: int, length: int, dim: int) -> None:
         super().__init__()
-        for name, value in (("vocab_size", vocab_size), ("length", length), ("dim", dim)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}: give a whole number of at least 1")
-        self.vocab_size, self.length, self.dim = vocab_size, length, dim
+        self.vocab_size = whole_number("vocab_size", vocab_size, minimum=1)
+        self.length = whole_number("length", length, minimum=1)
+        self.dim = whole_number("dim", dim, minimum=1)
 
     def trace(self, inputs: Tensor, at: Tensor | None = None) -> Trace:
         """Logits and attention maps of inputs (B, T); arguments as for `forward`."""
@@ -66,6 +66,12 @@ class TokenModel(nn.Module):
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         """The parameters that train, by name; all others are frozen."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def check_finite(self) -> None:
+        """Raise InputError if a weight is NaN or infinite."""
+        for name, parameter in self.named_parameters():
+            if not torch.isfinite(parameter).all():
+                raise InputError(f"the model's weights are not finite ({name}): make a new model")
 
     def check_inputs(self, inputs: Tensor) -> None:
         """Raise InputError unless inputs are tokens that this model can read."""
@@ -189,15 +195,21 @@ class OneLayerTransformer(_MemoryModel):
 
 
 class _Block(nn.Module):
-    """x + W_O [heads of causal attention](norm x), then x + MLP(norm x)."""
+    """x + W_O [heads of causal attention](norm x), then x + MLP(norm x); starts without values."""
 
     def __init__(self, dim: int, n_heads: int) -> None:
         super().__init__()
         self.n_heads = n_heads
         self.attention_norm, self.mlp_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=False)
-        self.output = nn.Linear(dim, dim, bias=False)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+        def linear(n_in: int, n_out: int, bias: bool) -> nn.Linear:
+            return skip_init(
+                nn.Linear, n_in, n_out, bias=bias
+            )  # its own start would draw from torch's global generator
+
+        self.query_key_value = linear(dim, 3 * dim, bias=False)
+        self.output = linear(dim, dim, bias=False)
+        self.mlp = nn.Sequential(linear(dim, 4 * dim, bias=True), nn.GELU(), linear(4 * dim, dim, bias=True))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         heads = self.query_key_value(self.attention_norm(x)).unflatten(-1, (3, self.n_heads, -1))
@@ -232,15 +244,14 @@ class FullTransformer(TokenModel):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(vocab_size, length, dim)
-        if n_layers < 1 or n_heads < 1 or dim % n_heads:
-            raise InputError(
-                f"n_layers = {n_layers} and n_heads = {n_heads} must be at least 1, and n_heads must divide dim = {dim}"
-            )
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, dim))
-        self.position_embedding = nn.Parameter(torch.empty(length, dim))
-        self.blocks = nn.ModuleList(_Block(dim, n_heads) for _ in range(n_layers))
-        self.final_norm = nn.LayerNorm(dim)
-        self.unembedding = nn.Parameter(torch.empty(vocab_size, dim))
+        n_layers, n_heads = whole_number("n_layers", n_layers, minimum=1), whole_number("n_heads", n_heads, minimum=1)
+        if self.dim % n_heads:
+            raise InputError(f"n_heads is {n_heads}: give a divisor of dim, {dim}")
+        self.token_embedding = nn.Parameter(torch.empty(self.vocab_size, self.dim))
+        self.position_embedding = nn.Parameter(torch.empty(self.length, self.dim))
+        self.blocks = nn.ModuleList(_Block(self.dim, n_heads) for _ in range(n_layers))
+        self.final_norm = nn.LayerNorm(self.dim)
+        self.unembedding = nn.Parameter(torch.empty(self.vocab_size, self.dim))
         self._initialise(generator)
 
     def _initialise(self, generator: torch.Generator | None) -> None:
