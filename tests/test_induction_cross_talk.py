@@ -64,9 +64,9 @@ def test_expected_recall_is_close_to_what_memories_hold() -> None:
 
 
 def test_bad_sizes_are_refused() -> None:
-    with pytest.raises(InputError, match="dim must be at least 1"):
+    with pytest.raises(InputError, match="dim is 0: give a whole number of at least 1"):
         capacity_scale(0)
-    with pytest.raises(InputError, match="n_pairs must be at least 2"):
+    with pytest.raises(InputError, match="n_pairs is 1: give a whole number of at least 2"):
         expected_recall(1, 8)
 
 

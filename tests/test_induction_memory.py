@@ -61,13 +61,18 @@ def test_recall_rejects_bad_input() -> None:
         memory_recall(W.T, inputs, outputs)
     with pytest.raises(InputError, match="W must be"):
         memory_recall(W, inputs[0], outputs)
-    for targets in (torch.tensor([0]), torch.full((5,), 5)):
+    for targets in (torch.tensor([0]), torch.full((5,), 5), torch.tensor([0, 1, 2, 3, -1])):
         with pytest.raises(InputError, match="targets"):
             memory_recall(W, inputs, outputs, targets)
     with pytest.raises(InputError, match="at least 1"):
         memory_recall(W, inputs[:0], outputs)
-    with pytest.raises(InputError, match="NaN"):
-        memory_recall(W / 0, inputs, outputs)
+    for name, arguments in (
+        ("W", (W / 0, inputs, outputs)),
+        ("inputs", (W, inputs / 0, outputs)),
+        ("outputs", (W, inputs, outputs + torch.inf)),
+    ):
+        with pytest.raises(InputError, match=f"{name} must be finite, without NaN"):
+            memory_recall(*arguments)
 
 
 def recalls_by_loops(model: AssociativeTransformer, tokens: list[int]) -> dict[str, float]:
@@ -79,10 +84,11 @@ def recalls_by_loops(model: AssociativeTransformer, tokens: list[int]) -> dict[s
 
     output2 = [best([u @ model.output2 @ model.value2 @ w_E[v] for u in w_U]) == v for v in range(model.vocab_size)]
     key2 = [best([w_E[k] @ model.key2 @ key for key in w_1]) == k for k in tokens]
-    key1 = [best([p[t] @ model.key1 @ key for key in p]) == t - 1 for t in range(1, model.length)]
-    result = {"output2": output2, "key2": key2, "key1": key1}
+    key1 = {t: best([p[t] @ model.key1 @ key for key in p]) == t - 1 for t in range(1, model.length)}
+    result = {"output2": output2, "key2": key2, "key1": list(key1.values())}
     if model.length > 64:
-        result |= {"key1_early": key1[:63], "key1_late": key1[63:]}
+        result["key1_early"] = [hit for t, hit in key1.items() if t < 64]
+        result["key1_late"] = [hit for t, hit in key1.items() if t >= 64]
     return {name: sum(hits) / len(hits) for name, hits in result.items()}
 
 
@@ -104,6 +110,33 @@ def test_recalls_by_loops(length: int, triggers: str) -> None:
     assert 0 < expected["key1"] < 1
 
 
+def test_early_positions_are_the_first_64() -> None:
+    """Exactly the pairs of t = 2 .. 64 (from 1) are stored, without cross-talk; others score 0 for every key."""
+    model = AssociativeTransformer(N, 70, 70, generator=seeded())
+    with torch.no_grad():
+        model.position_embedding.copy_(torch.eye(70))
+        model.key1.zero_()
+        for t in range(2, 65):
+            model.key1[t - 1, t - 2] = 1
+    found = recalls(model, random_task(length=70))
+    assert (found["key1"], found["key1_early"], found["key1_late"]) == (63 / 69, 1, 0)
+
+
+@pytest.mark.parametrize("length", [8, 64, 66])
+def test_positions_that_the_data_never_reaches_do_not_count(length: int) -> None:
+    """A longer model recalls what the same model, cut to the task's length, does: neither queries nor keys beyond."""
+    model, cut = (AssociativeTransformer(N, n, D, generator=seeded()) for n in (70, length))
+    task = random_task(length=length)
+    ideal = ideal_memories(model)["key1"]
+    with torch.no_grad():
+        model.key1.copy_(ideal + ideal.std() * 2 * torch.randn(D, D, generator=seeded(1)))
+        cut.load_state_dict(model.state_dict() | {"position_embedding": model.position_embedding[:length]})
+    found = recalls(model, task)
+    assert found == recalls(cut, task)
+    assert ("key1_early" in found) == (length > 64)
+    assert found["key1"] != recalls(model, random_task(length=70))["key1"]
+
+
 def test_recalls_of_the_other_models() -> None:
     task, one = random_task(), OneLayerTransformer(N, T, 256, generator=seeded())
     assert recalls(FullTransformer(N, T, D), task) == {}
@@ -111,6 +144,13 @@ def test_recalls_of_the_other_models() -> None:
     with torch.no_grad():
         one.output1.copy_(outer_product_memory(one.unembedding, one.token_embedding @ one.value1.T))
     assert recalls(one, task) == {"output1": 1}
+    for model_class in (AssociativeTransformer, OneLayerTransformer):
+        with pytest.raises(InputError, match="the model has 11 tokens, the task 12"):
+            recalls(model_class(N - 1, T, D), task)
+    with torch.no_grad():
+        one.token_embedding[3] = torch.nan
+    with pytest.raises(InputError, match="inputs must be finite"):
+        recalls(one, task)
 
 
 def test_ideal_memories_are_sums_of_outer_products() -> None:
@@ -141,6 +181,14 @@ def test_ideal_memories_are_sums_of_outer_products() -> None:
     assert "feed_forward" not in found
     expected_key2 = 4 * math.sqrt(D) * sum(pair(w_E[k], remap @ w_E[k]) for k in range(N))
     assert torch.allclose(found["key2"], expected_key2, atol=1e-12)
+
+
+def test_an_induction_head_takes_two_layers_and_a_task_of_its_size() -> None:
+    for function in (ideal_memories, install_ideal_memories, memory_tables):
+        with pytest.raises(InputError, match="takes an AssociativeTransformer; got OneLayerTransformer"):
+            function(OneLayerTransformer(N, T, D))
+    with pytest.raises(InputError, match="the model has 11 tokens, the task 12"):
+        ideal_memories(AssociativeTransformer(N - 1, T, D), random_task())
 
 
 def in_context_accuracy(model: AssociativeTransformer, batch: tuple, where: torch.Tensor) -> float:
@@ -191,14 +239,20 @@ def test_memory_tables_show_the_stored_pairs() -> None:
     ):
         assert tables[name][row, column].item() == pytest.approx(value.item(), rel=1e-3, abs=1e-4)
     assert "feed_forward" not in memory_tables(AssociativeTransformer(N, T, D))
+    with torch.no_grad():
+        model.value2[0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"not finite \(value2\)"):
+        memory_tables(model)
 
 
 @pytest.mark.parametrize("with_residual", [False, True])
 @pytest.mark.parametrize("triggers", ["fixed", "random"])
 def test_feed_forward_kl_by_loops(with_residual: bool, triggers: str) -> None:
-    task = random_task(triggers=triggers)
+    tables = random_task()
+    bigram = tables.bigram.clone()
+    bigram[:, 3], bigram[:, 4] = bigram[:, 3] + bigram[:, 4], 0  # zeros contribute nothing
+    task = BigramTask(tables.unigram, bigram, length=T, n_triggers=3, triggers=triggers)
     model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded()).double()
-    task.bigram[:, 3], task.bigram[:, 4] = task.bigram[:, 3] + task.bigram[:, 4], 0  # zeros contribute nothing
     total = 0.0
     tokens = range(N) if triggers == "random" else set(range(N)) - set(task.fixed_triggers.tolist())
     for k in tokens:
@@ -216,6 +270,11 @@ def test_feed_forward_kl_is_small_for_the_ideal_memory_only() -> None:
     assert feed_forward_kl(model, task) < 0.1 < before
     with pytest.raises(InputError, match="no feed_forward"):
         feed_forward_kl(AssociativeTransformer(N, T, D), task)
+    with pytest.raises(InputError, match="the model has 11 tokens, the task 12"):
+        feed_forward_kl(AssociativeTransformer(N - 1, T, D, feed_forward=True), task)
+    with pytest.raises(InputError, match="all tokens are triggers"):
+        feed_forward_kl(model, random_task(n_triggers=N))
+    assert feed_forward_kl(model, random_task(n_triggers=N, triggers="random")) > 0
 
 
 def test_attention_probes_by_loops() -> None:
@@ -249,6 +308,7 @@ def test_capacity_by_loops() -> None:
     expected = memory_recall(W, v[0], u[0])
     assert 0.05 < expected < 0.95
     assert capacity(60, 8, seeded()) == pytest.approx(expected)
-    for arguments in ((0, 1), (1, 0), (1, 1, None, 0)):
+    assert capacity(torch.tensor(60).numpy()[()], 8, seeded()) == pytest.approx(expected)
+    for arguments in ((0, 1), (1, 0), (1, 1, None, 0), (1.5, 1)):
         with pytest.raises(InputError, match="at least 1"):
             capacity(*arguments)

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.errors import whole_number
 from assoc.induction.memory import outer_product_memory
 from assoc.induction.model import AssociativeTransformer
 from assoc.induction.task import BigramTask
@@ -21,8 +21,7 @@ def capacity_scale(dim: int) -> float:
     Raises:
         InputError: a dimension below 1.
     """
-    if dim < 1:
-        raise InputError(f"dim must be at least 1; got {dim}")
+    dim = whole_number("dim", dim, minimum=1)
     half = dim**2 / 2
     n = 1 + half
     for _ in range(60):  # Newton's method for n log n = d^2 / 2, a convex function, from above
@@ -40,8 +39,7 @@ def expected_recall(n_pairs: int, dim: int) -> float:
     Raises:
         InputError: fewer than two pairs, or a dimension below 1.
     """
-    if n_pairs < 2 or dim < 1:
-        raise InputError(f"n_pairs must be at least 2 and dim at least 1; got {n_pairs} and {dim}")
+    n_pairs, dim = whole_number("n_pairs", n_pairs, minimum=2), whole_number("dim", dim, minimum=1)
     x = torch.linspace(-6, 6, 481, dtype=torch.float64)
     weight = torch.exp(-x.square() / 2)
     right, wrong = math.sqrt(n_pairs - 1) / dim, math.sqrt(2 / dim + (n_pairs - 2) / dim**2)

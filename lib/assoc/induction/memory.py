@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 from assoc.induction.model import AssociativeTransformer, OneLayerTransformer, TokenModel
 
 if TYPE_CHECKING:
     from assoc.induction.task import BigramTask
 
-EARLY_POSITIONS = 64  # Figure 3 of paper B parts the recall of W_K1 here
+EARLY_POSITIONS = 64  # Figure 3 of paper B parts the recall of W_K1 here: t < 64, counted from 0
 
 
 def memory_recall(W: Tensor, inputs: Tensor, outputs: Tensor, targets: Tensor | None = None) -> float:
@@ -32,7 +32,7 @@ def memory_recall(W: Tensor, inputs: Tensor, outputs: Tensor, targets: Tensor | 
         targets: f(i), int64 (n,). Default: f(i) = i.
 
     Raises:
-        InputError: shapes that do not fit, or weights that are not finite.
+        InputError: shapes that do not fit, targets that are no outputs, or numbers that are not finite.
     """
     targets = torch.arange(len(inputs)) if targets is None else targets
     if W.ndim != 2 or inputs.ndim != 2 or outputs.ndim != 2 or W.shape != (outputs.shape[1], inputs.shape[1]):
@@ -40,12 +40,14 @@ def memory_recall(W: Tensor, inputs: Tensor, outputs: Tensor, targets: Tensor | 
             f"W must be (e, d) for inputs (n, d) and outputs (m, e); got {tuple(W.shape)} for {tuple(inputs.shape)} "
             f"and {tuple(outputs.shape)}"
         )
-    if targets.shape != (len(inputs),) or len(inputs) == 0 or int(targets.max()) >= len(outputs):
+    fits = targets.shape == (len(inputs),) and len(inputs) > 0
+    if not fits or int(targets.min()) < 0 or int(targets.max()) >= len(outputs):
         raise InputError(
             f"targets must hold one of {len(outputs)} outputs for each of {len(inputs)} (at least 1) inputs"
         )
-    if not torch.isfinite(W).all():
-        raise InputError("W holds NaN or infinite numbers: train with a lower learning rate")
+    for name, values in (("W", W), ("inputs", inputs), ("outputs", outputs)):
+        if not torch.isfinite(values).all():
+            raise InputError(f"{name} must be finite, without NaN or infinity: train with a lower learning rate")
     with torch.no_grad():
         return float(((inputs @ W.T @ outputs.T).argmax(dim=1) == targets).double().mean())
 
@@ -58,31 +60,34 @@ def recalls(model: TokenModel, task: "BigramTask") -> dict[str, float]:
     - "output2": W_O2 maps W_V2 w_E(v) to w_U(v), over all tokens v;
     - "key2": query w_E(k) finds key w_1(k) among those of all tokens. Over the triggers if they are fixed, the only
       queries that the data ever trains, else over all tokens;
-    - "key1": query p_t finds key p_{t-1} among all positions, for t = 2 .. T;
-    - with T > 64 also "key1_early" (t < 64) and "key1_late" (the others).
+    - "key1": query p_t finds key p_{t-1} among all positions, for t = 2 .. T. T is the task's length: the data never
+      reaches later positions of a longer model, nor does this;
+    - with T > 64 also "key1_early" (t <= 64) and "key1_late" (the others). Counting from 0, the paper writes t < 64.
 
     Of a `OneLayerTransformer`: "output1", W_O1 maps W_V1 w_E(v) to w_U(v).
+
+    Raises:
+        InputError: a task with another number of tokens, or weights that are not finite.
     """
+    _check_vocabulary(model, task)
     if isinstance(model, OneLayerTransformer):
         values = model.token_embedding @ model.value1.T
         return {"output1": memory_recall(model.output1, values, model.unembedding)}
     if not isinstance(model, AssociativeTransformer):
         return {}
     tokens = torch.arange(model.vocab_size) if task.fixed_triggers is None else task.fixed_triggers
-    positions = model.position_embedding
+    positions = model.position_embedding[: task.length]
     result = {
         "output2": memory_recall(model.output2, model.value_tokens(), model.unembedding),
         "key2": memory_recall(model.key2.T, model.token_embedding[tokens], model.remapped_tokens(), tokens),
     }
-    if model.length > 1:
-        previous = torch.arange(model.length - 1)
-        result["key1"] = memory_recall(model.key1.T, positions[1:], positions, previous)
-    if model.length > EARLY_POSITIONS:
-        for name, part in (
-            ("key1_early", slice(None, EARLY_POSITIONS - 1)),
-            ("key1_late", slice(EARLY_POSITIONS - 1, None)),
-        ):
-            result[name] = memory_recall(model.key1.T, positions[1:][part], positions, previous[part])
+    parts = {"key1": (1, None)}
+    if len(positions) > EARLY_POSITIONS:
+        parts |= {"key1_early": (1, EARLY_POSITIONS), "key1_late": (EARLY_POSITIONS, None)}
+    for name, (start, stop) in parts.items():
+        queries = torch.arange(len(positions))[start:stop]
+        if len(queries):
+            result[name] = memory_recall(model.key1.T, positions[queries], positions, queries - 1)
     return result
 
 
@@ -96,10 +101,14 @@ def feed_forward_kl(model: AssociativeTransformer, task: "BigramTask", with_resi
             the logits, so this is what both together say of k.
 
     Raises:
-        InputError: a model without feed-forward matrix.
+        InputError: a model without feed-forward matrix, a task with another number of tokens, or one whose triggers
+            leave no token.
     """
     if getattr(model, "feed_forward", None) is None:
         raise InputError("this model has no feed_forward: make it with feed_forward=True")
+    _check_vocabulary(model, task)
+    if task.fixed_triggers is not None and len(task.fixed_triggers) == task.vocab_size:
+        raise InputError("all tokens are triggers, after which nothing follows the bigrams: use a smaller n_triggers")
     with torch.no_grad():
         x = model.token_embedding @ model.feed_forward.T
         x = x + model.token_embedding if with_residual else x
@@ -109,6 +118,16 @@ def feed_forward_kl(model: AssociativeTransformer, task: "BigramTask", with_resi
         if task.fixed_triggers is not None:
             kept[task.fixed_triggers] = 0
         return float((divergence * kept).sum() / kept.sum())
+
+
+def _check_vocabulary(model: TokenModel, task: "BigramTask") -> None:
+    if model.vocab_size != task.vocab_size:
+        raise InputError(f"the model has {model.vocab_size} tokens, the task {task.vocab_size}: make them of one size")
+
+
+def _check_two_layers(model: AssociativeTransformer) -> None:
+    if not isinstance(model, AssociativeTransformer):
+        raise InputError(f"an induction head takes an AssociativeTransformer; got {type(model).__name__}")
 
 
 def outer_product_memory(outputs: Tensor, inputs: Tensor) -> Tensor:
@@ -143,7 +162,13 @@ def ideal_memories(
         task: its fixed triggers are the k of W_K2; without a task or with random triggers, all tokens are. Needed for
             W_F.
         scale: factor on W_K1, W_K2 and W_O2: how sharp their softmax is.
+
+    Raises:
+        InputError: another kind of model, or a task with another number of tokens.
     """
+    _check_two_layers(model)
+    if task is not None:
+        _check_vocabulary(model, task)
     with torch.no_grad():
         positions, tokens = model.position_embedding, model.token_embedding
         stored = torch.arange(model.vocab_size)
@@ -187,7 +212,12 @@ def memory_tables(model: AssociativeTransformer) -> dict[str, Tensor]:
     - "key2" (N, N): w_E(k)' W_K2 w_1(j) / sqrt(d), row k a query, column j a key; ideal: the diagonal;
     - "output2" (N, N): w_U(j)' W_O2 W_V2 w_E(v), row v the token attended to, column j a logit; ideal: the diagonal;
     - "feed_forward" (N, N), if there: w_U(j)' W_F w_E(k), row k the input, column j a logit; ideal: log pi_b(j|k).
+
+    Raises:
+        InputError: another kind of model, or weights that are not finite.
     """
+    _check_two_layers(model)
+    model.check_finite()
     with torch.no_grad():
         positions, tokens, root = model.position_embedding, model.token_embedding, model.dim**0.5
         tables = {
@@ -231,8 +261,8 @@ def capacity(n_pairs: int, dim: int, generator: torch.Generator | None = None, n
     Raises:
         InputError: a number below 1.
     """
-    if min(n_pairs, dim, n_repeats) < 1:
-        raise InputError(f"n_pairs, dim and n_repeats must be at least 1; got {n_pairs}, {dim}, {n_repeats}")
+    n_pairs, dim = whole_number("n_pairs", n_pairs, minimum=1), whole_number("dim", dim, minimum=1)
+    n_repeats = whole_number("n_repeats", n_repeats, minimum=1)
     u, v = functional.normalize(torch.randn(2, n_repeats, n_pairs, dim, generator=generator), dim=-1)
     scores = v @ (v.transpose(1, 2) @ u) @ u.transpose(1, 2)  # scores[r, i, j] = u_j' W v_i
     return float((scores.argmax(dim=2) == torch.arange(n_pairs)).double().mean())
