@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -15,6 +16,9 @@ from assoc.induction import (
     FullTransformer,
     InductionHistory,
     OneLayerTransformer,
+    after_trigger_attention,
+    feed_forward_kl,
+    previous_token_attention,
     recalls,
     train_induction,
 )
@@ -114,6 +118,30 @@ def test_training_by_hand(loss_on: str) -> None:
     assert history.in_context_accuracy == pytest.approx(accuracy)
 
 
+def test_defaults_are_those_of_the_paper() -> None:
+    a, b = small_model(), small_model()
+    train_small(a)
+    train_small(b, momentum=0.9, weight_decay=1e-4)
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+    for options in ({"momentum": 0.9, "weight_decay": 0}, {"momentum": 0.8, "weight_decay": 1e-4}):
+        other = small_model()
+        train_small(other, **options)
+        assert not torch.equal(a.output2, other.output2), options
+
+
+def test_of_several_heads_the_history_has_the_one_that_looks_most() -> None:
+    task, model = small_task(), small_model(FullTransformer, n_heads=2)
+    history = train_small(model, task)
+    inputs, _, occurrence = task.sample(32, seeded(1))
+    first, last = model.attention_maps(inputs)
+    previous = [previous_token_attention(first[:, head]) for head in range(2)]
+    after = [after_trigger_attention(last[:, head], inputs, occurrence) for head in range(2)]
+    assert previous[0] != previous[1]
+    assert after[0] != after[1]
+    assert history.previous_token_attention[-1] == max(previous)
+    assert history.after_trigger_attention[-1] == max(after)
+
+
 def test_history_reports_what_the_model_does() -> None:
     task, model = small_task(), small_model(feed_forward=True)
     probe_inputs = task.sample(2, seeded(5)).inputs
@@ -128,12 +156,53 @@ def test_history_reports_what_the_model_does() -> None:
     assert history.global_loss[-1] == pytest.approx(losses[occurrence == 0].mean().item(), rel=1e-5)
     assert history.global_loss_floor == pytest.approx(task.global_loss_floor(inputs, occurrence))
     assert {name: values[-1] for name, values in history.recall.items()} == recalls(model, task)
+    assert history.feed_forward_kl[-1] == feed_forward_kl(model, task)
+    attention1, attention2 = model.attention_maps(inputs)
+    assert history.previous_token_attention[-1] == previous_token_attention(attention1)
+    assert history.after_trigger_attention[-1] == after_trigger_attention(attention2, inputs, occurrence)
     guesses = (task.bigram.argmax(1)[inputs] == targets)[occurrence >= 2]
     assert history.bigram_accuracy == pytest.approx(guesses.double().mean().item())
     assert sorted(history.snapshots) == [0, 3, 5]
     for kept, now in zip(history.snapshots[5], model.attention_maps(probe_inputs), strict=True):
         assert torch.equal(kept, now)
     assert not torch.equal(history.snapshots[0][1], history.snapshots[5][1])
+
+
+def test_what_there_is_nothing_to_measure_of() -> None:
+    """With every token a trigger there is no other position and no bigram to learn."""
+    history = train_small(small_model(feed_forward=True), small_task(n_triggers=N))
+    assert all(math.isnan(loss) for loss in history.global_loss)
+    assert history.feed_forward_kl == []
+
+
+def test_a_history_comes_back_from_its_file(tmp_path: object) -> None:
+    history = train_small(small_model(feed_forward=True))
+    history.global_loss[1], history.recall["key1"][0], history.bigram_accuracy = math.nan, math.nan, math.nan
+    again = InductionHistory.load(history.save(tmp_path / "history.json"))
+    assert repr(again) == repr(history)  # nan equals nan in print
+    assert again.first_step("global_loss", 1e9) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"recall": ...}, "there is no recall"),
+        ({"global_loss_floor": ..., "seconds": ...}, "there is no global_loss_floor, no seconds"),
+        ({"recall": [1]}, "one number for each step"),
+        ({"recall": {"key1": [1]}}, "one number for each step"),
+        ({"steps": 3}, "one number for each step"),
+        ({"seconds": [1.0]}, "one number for each step"),
+        ({"steps": None}, "one number for each step"),
+        ({"in_context_loss": ["1", "2", "3", "4"]}, "not made of numbers"),
+        ({"bigram_accuracy": "half"}, "not made of numbers"),
+    ],
+)
+def test_other_files_are_no_histories(change: dict, message: str, tmp_path: object) -> None:
+    content = {name: value for name, value in (train_small(small_model()).to_dict() | change).items() if value != ...}
+    path = tmp_path / "file.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=f"cannot read a history from .*{message}"):
+        InductionHistory.load(path)
 
 
 def test_history_answers_questions(tmp_path: object) -> None:
@@ -154,7 +223,7 @@ def test_history_answers_questions(tmp_path: object) -> None:
     assert again.steps == history.steps
     assert again.recall == history.recall
     assert json.loads(path.read_text())["global_loss_floor"] is None
-    for content in ("[1]", "{", '{"steps": '):
+    for content in ("[1]", "{", '{"steps": ', "{}", '{"steps": [0, 1], "loss": [2.0, 1.0]}'):
         path.write_text(content)
         with pytest.raises(InputError, match="cannot read a history"):
             InductionHistory.load(path)
@@ -187,6 +256,10 @@ def test_every_model_trains(model_class: type) -> None:
         ({"learning_rate": math.nan}, "learning_rate is nan"),
         ({"momentum": 1}, "momentum is 1"),
         ({"weight_decay": -1}, "weight_decay is -1"),
+        ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"momentum": "0.9"}, "momentum is '0.9'"),
+        ({"frozen_until": ["output2"]}, "frozen_until is .*give the step for each name"),
+        ({"frozen_until": {"key1": 1.5}}, r"frozen_until\['key1'\] is 1.5"),
         ({"loss_on": "some"}, "'repeated' or 'all'"),
         ({"frozen_until": {"value1": 3}}, "names 'value1'.*key1, key2, output2"),
         ({"frozen_until": {"feed_forward": 3}}, "names 'feed_forward'"),
@@ -197,6 +270,21 @@ def test_every_model_trains(model_class: type) -> None:
 def test_bad_options(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         train_small(small_model(), **options)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    numbers = {"steps": 4, "batch_size": 8, "evaluate_every": 2, "evaluation_size": 32}
+    a = train_small(small_model(), **numbers, frozen_until={"key1": 2})
+    numbers = {name: np.int64(number) for name, number in numbers.items()}
+    b = train_small(small_model(), **numbers, frozen_until={"key1": np.int64(2)}, learning_rate=np.float64(0.1))
+    assert a.steps == b.steps == [0, 2, 4]
+    assert a.in_context_loss == b.in_context_loss
+
+
+def test_a_model_that_cannot_train_is_refused() -> None:
+    model = small_model().requires_grad_(False)
+    with pytest.raises(InputError, match="no weight of this model has requires_grad"):
+        train_small(model)
 
 
 def test_model_and_task_must_fit() -> None:
@@ -210,8 +298,17 @@ def test_model_and_task_must_fit() -> None:
 def test_a_loss_that_is_not_finite_is_an_error() -> None:
     model = small_model()
     with pytest.raises(InputError, match=r"no longer finite after step .*lower learning rate"):
-        train_small(model, learning_rate=1e30, steps=20)
+        train_small(model, learning_rate=9e29, steps=20)
     assert all(parameter.requires_grad for parameter in (model.key1, model.key2, model.output2))
+
+
+def test_weights_that_are_not_finite_do_not_ask_for_a_lower_learning_rate() -> None:
+    for value, message in ((math.nan, r"weights are not finite \(value1\)"), (1e38, "weights are too large")):
+        model = small_model()
+        with torch.no_grad():
+            model.value1[0, 0] = value
+        with pytest.raises(InputError, match=f"{message}: make a new model"):
+            train_small(model)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assoc.errors import InputError
+from assoc.errors import InputError, learning_rate_above_zero, whole_number
 from assoc.files import write_json
 from assoc.induction.memory import (
     after_trigger_attention,
@@ -38,7 +40,8 @@ class InductionHistory:
         previous_token_attention: mean attention of layer 1 from t to t - 1.
         after_trigger_attention: mean attention of the last layer, at repeated output positions, to the places that
             follow an earlier occurrence of the same token.
-        feed_forward_kl: nats, see `assoc.induction.feed_forward_kl`; empty without feed-forward matrix.
+        feed_forward_kl: nats, see `assoc.induction.feed_forward_kl`; empty without feed-forward matrix, or if every
+            token is a trigger.
         seconds: time since the start.
         global_loss_floor: what `global_loss` would be with pi_b known exactly.
         bigram_accuracy: `in_context_accuracy` of the likeliest successor under pi_b, a predictor without context.
@@ -90,9 +93,24 @@ class InductionHistory:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "InductionHistory":
-        """The history of a `to_dict`, or of a file written by the command line; other entries are ignored."""
-        names = cls.__dataclass_fields__.keys() - {"snapshots"}
-        return cls(**{key: value for key, value in content.items() if key in names})
+        """The history of a `to_dict`, or of a file written by the command line; other entries are ignored.
+
+        Raises:
+            InputError: an entry is missing, or does not hold numbers, one for each step.
+        """
+        blank = vars(cls())
+        names = blank.keys() - {"snapshots"}
+        if missing := names - content.keys():
+            raise InputError(f"there is no {', no '.join(sorted(missing))}: give what `save` wrote")
+        history = cls(**{name: _nan_for_none(content[name]) for name in names})
+        series = [getattr(history, name) for name, value in blank.items() if isinstance(value, list)]
+        series += history.recall.values() if isinstance(history.recall, dict) else [None]
+        if not all(isinstance(values, list) and len(values) in (0, len(history.steps)) for values in series):
+            raise InputError("a series does not hold one number for each step: give what `save` wrote")
+        numbers = chain(*series, [history.global_loss_floor, history.bigram_accuracy])
+        if not all(isinstance(number, Real) for number in numbers):
+            raise InputError("an entry is not made of numbers: give what `save` wrote")
+        return history
 
     def save(self, path: str | Path) -> Path:
         """Write `to_dict` as JSON, atomically."""
@@ -146,20 +164,32 @@ def train_induction(
         The history of the probes.
 
     Raises:
-        InputError: numbers out of range, an unknown name in frozen_until, model and task of different sizes, or a loss
-            that is no longer finite (the model is left as it then was).
+        InputError: numbers out of range, an unknown name in frozen_until, model and task of different sizes, a model
+            without parameters that train or with weights that are not finite, or a loss that is no longer finite (the
+            model is left as it then was).
     """
-    frozen_until = dict(frozen_until or {})
     trained = model.trained_parameters()
+    if not trained:
+        raise InputError("no weight of this model has requires_grad, so that nothing trains: make a new model")
     _check_sizes(model, task)
-    _check_options(steps, batch_size, learning_rate, momentum, weight_decay, evaluate_every, evaluation_size)
+    model.check_finite()
+    steps, batch_size = whole_number("steps", steps, minimum=1), whole_number("batch_size", batch_size, minimum=1)
+    evaluate_every = whole_number("evaluate_every", evaluate_every, minimum=1)
+    evaluation_size = whole_number("evaluation_size", evaluation_size, minimum=1)
+    learning_rate = learning_rate_above_zero(learning_rate)
+    if not isinstance(momentum, Real) or not 0 <= momentum < 1:
+        raise InputError(f"momentum is {momentum!r}: give a number from 0 to below 1")
+    if not isinstance(weight_decay, Real) or not 0 <= weight_decay < math.inf:
+        raise InputError(f"weight_decay is {weight_decay!r}: give a finite number of at least 0")
     if loss_on not in ("repeated", "all"):
         raise InputError(f"loss_on is {loss_on!r}: choose 'repeated' or 'all'")
-    for name, until in frozen_until.items():
+    frozen_until = {} if frozen_until is None else frozen_until
+    if not isinstance(frozen_until, Mapping):
+        raise InputError(f"frozen_until is {frozen_until!r}: give the step for each name, as in {{'output2': 200}}")
+    for name in frozen_until:
         if name not in trained:
             raise InputError(f"frozen_until names {name!r}, which does not train: choose from {', '.join(trained)}")
-        if isinstance(until, bool) or not isinstance(until, int) or until < 0:
-            raise InputError(f"frozen_until[{name!r}] is {until!r}: give a step of at least 0")
+    frozen_until = {name: whole_number(f"frozen_until[{name!r}]", until, 0) for name, until in frozen_until.items()}
     if snapshot_steps and probe_inputs is None:
         raise InputError("snapshot_steps needs probe_inputs: the sequences whose attention is kept")
 
@@ -199,8 +229,7 @@ def _update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, lo
     if not counts.any() or not any(parameter.requires_grad for parameter in model.parameters()):
         return  # nothing to learn from in this batch, or nothing that learns
     loss = functional.cross_entropy(model(batch.inputs, counts), batch.targets[counts])
-    if not torch.isfinite(loss):
-        raise InputError(f"the loss is no longer finite after step {step}: use a lower learning rate")
+    _check_loss(loss, step)
     loss.backward()
     optimizer.step()
 
@@ -219,8 +248,7 @@ def _probe(model: TokenModel, task: BigramTask, evaluation: Batch, history: Indu
     with torch.no_grad():
         logits, attentions = model.trace(inputs)
         losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
-        if not torch.isfinite(losses).all():
-            raise InputError(f"the loss is no longer finite after step {step}: use a lower learning rate")
+        _check_loss(losses, step)
         repeated = occurrence >= 2
         history.in_context_accuracy.append(float((logits.argmax(-1) == targets)[repeated].double().mean()))
         history.in_context_loss.append(float(losses[repeated].mean()))
@@ -233,7 +261,8 @@ def _probe(model: TokenModel, task: BigramTask, evaluation: Batch, history: Indu
         )
     for name, value in recalls(model, task).items():
         history.recall.setdefault(name, []).append(value)
-    if isinstance(model, AssociativeTransformer) and model.feed_forward is not None:
+    has_other_tokens = task.fixed_triggers is None or len(task.fixed_triggers) < task.vocab_size
+    if isinstance(model, AssociativeTransformer) and model.feed_forward is not None and has_other_tokens:
         history.feed_forward_kl.append(feed_forward_kl(model, task))
 
 
@@ -246,30 +275,27 @@ def _none_for_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
+def _nan_for_none(value: Any) -> Any:
+    """Undoes `_none_for_nan`."""
+    if isinstance(value, dict):
+        return {key: _nan_for_none(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_nan_for_none(item) for item in value]
+    return math.nan if value is None else value
+
+
+def _check_loss(loss: Tensor, step: int) -> None:
+    if not torch.isfinite(loss).all():
+        if step == 0:
+            raise InputError(
+                "the loss is not finite before the first step, the weights are too large: make a new model"
+            )
+        raise InputError(f"the loss is no longer finite after step {step}: use a lower learning rate")
+
+
 def _check_sizes(model: TokenModel, task: BigramTask) -> None:
     if model.vocab_size != task.vocab_size or model.length < task.length:
         raise InputError(
             f"the model has vocab_size {model.vocab_size} and length {model.length}, the task {task.vocab_size} and "
             f"{task.length}: make the model with the task's vocab_size and length"
         )
-
-
-def _check_options(
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    momentum: float,
-    weight_decay: float,
-    evaluate_every: int,
-    evaluation_size: int,
-) -> None:
-    whole = {"steps": steps, "evaluate_every": evaluate_every, "evaluation_size": evaluation_size}
-    for name, value in (whole | {"batch_size": batch_size}).items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}: give a whole number of at least 1")
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise InputError(f"learning_rate is {learning_rate!r}: give a finite number above 0")
-    if not 0 <= momentum < 1:
-        raise InputError(f"momentum is {momentum!r}: give a number from 0 to below 1")
-    if not (math.isfinite(weight_decay) and weight_decay >= 0):
-        raise InputError(f"weight_decay is {weight_decay!r}: give a finite number of at least 0")
