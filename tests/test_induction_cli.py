@@ -1,6 +1,7 @@
 """`python -m assoc induction`, through the program's own entry point."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_writes_the_history_it_prints(text: str, tmp_path: Path, capsys: pytest.
     written = json.loads(output.read_text())
     assert written["version"] == __version__
     assert written["seed"] == 3
-    assert written["command"].startswith("python -m assoc")
+    assert shlex.split(written["command"]) == ["python", "-m", "assoc", *arguments]
+    assert not {"run", "command", "command_line"} & written["settings"].keys()
     assert written["settings"]["frozen_until"] == ["output2=2", "key1=1"]
     history = InductionHistory.load(output)
     assert history.steps == [0, 2, 4]
@@ -50,6 +52,18 @@ def test_other_models(model: str, text: str, tmp_path: Path) -> None:
     options = ["--triggers", "random", "--outputs", "bigram", "--loss-on", "all", "--model", model]
     assert main(["induction", "--text", text, *SMALL, *options, "--output", str(output)]) == 0
     assert len(json.loads(output.read_text())["in_context_accuracy"]) == 3
+
+
+def test_options_of_the_task_reach_it(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = []
+    for options in ([], ["--trigger-offset", "2"], ["--outputs", "bigram"]):
+        output = tmp_path / "out.json"
+        assert main(["induction", "--text", text, *SMALL, *options, "--output", str(output)]) == 0
+        printed = capsys.readouterr().out
+        assert all(option.lstrip("-").replace("-", "_") in printed for option in options)
+        losses.append(InductionHistory.load(output).in_context_loss)
+    assert losses[0] != losses[1]
+    assert losses[0] != losses[2]
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,21 @@
 """`python -m assoc induction`: train on the bigram task, print how the memories form, write the history as JSON."""
 
 import argparse
-import shlex
-import sys
-from pathlib import Path
 
 import torch
 
 from assoc import __version__
 from assoc.corpus import CORPUS_NAMES, load_texts
 from assoc.errors import InputError
-from assoc.files import write_json
+from assoc.files import check_writable, write_json
 from assoc.induction.model import AssociativeTransformer, FullTransformer, OneLayerTransformer, TokenModel
 from assoc.induction.task import BigramTask
 from assoc.induction.training import InductionHistory, train_induction
+from assoc.seeds import seeded
 
 MODELS = {"associative": AssociativeTransformer, "one-layer": OneLayerTransformer, "full": FullTransformer}
 TABLE_ROWS = 12
+NO_SETTINGS = ("run", "command", "command_line")  # what the parser adds to the options
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -63,11 +62,9 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(options: argparse.Namespace) -> None:
     """Train, print a table, write the history."""
-    output = _writable(options.output)
+    output = check_writable(options.output)
     frozen_until = dict(_name_and_step(text) for text in options.frozen_until)
-    if not 0 <= options.seed < 2**63:
-        raise InputError(f"seed is {options.seed}: give a whole number from 0 to 2^63 - 1")
-    generator = torch.Generator().manual_seed(options.seed)
+    generator = seeded(options.seed)
     task = BigramTask.from_text(
         load_texts(options.corpus).texts,
         length=options.length,
@@ -92,10 +89,10 @@ def run(options: argparse.Namespace) -> None:
     print(f"in-context accuracy {history.in_context_accuracy[-1]:.3f}, best possible 1, without context ", end="")
     print(f"{history.bigram_accuracy:.3f}; {history.seconds[-1]:.0f} s")
     origin = {
-        "command": shlex.join(["python", "-m", "assoc", *sys.argv[1:]]),
+        "command": options.command_line,
         "version": __version__,
         "seed": options.seed,
-        "settings": {name: value for name, value in vars(options).items() if name not in ("run", "command")},
+        "settings": {name: value for name, value in vars(options).items() if name not in NO_SETTINGS},
     }
     write_json(output, origin | history.to_dict())
     print(f"wrote {output}")
@@ -133,15 +130,3 @@ def _name_and_step(text: str) -> tuple[str, int]:
     if not name or not step.isdecimal():
         raise InputError(f"--frozen-until is {text!r}: write NAME=STEP, for example output2=200")
     return name, int(step)
-
-
-def _writable(path: str) -> Path:
-    """The path, or an InputError before any work is done if no file can be written there."""
-    output = Path(path)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write '{path}' ({error.strerror}): choose another --output") from None
-    if output.is_dir():
-        raise InputError(f"cannot write '{path}': it is a folder; name a file")
-    return output
