@@ -35,7 +35,7 @@ KINDS = {"output": "output: what to say", "value": "values", "attention": "atten
 MEMORIES = {
     "output2": "$W_{O2}$: what to output",
     "key2": "$W_{K2}$: what to look for",
-    "key1": "$W_{K1}$: where it stood",
+    "key1": "$W_{K1}$: the token before",
 }
 THEMES = {"light": ("#1f2328", "#c9ced6"), "dark": ("#e3e6ea", "#50565f")}
 """Ink and grid of the pictures; their ground is transparent."""
