@@ -12,7 +12,7 @@ INSTALL := -m pip --disable-pip-version-check install
 STARTED := $(shell date +%s)
 
 # On a busy machine torch's threads, waiting actively for each other, slow everything down many times over.
-export OMP_WAIT_POLICY ?= PASSIVE
+export GOMP_SPINCOUNT ?= 10000
 # A reader's own packages and settings must not reach the book.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV
 

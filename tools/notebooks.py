@@ -63,7 +63,7 @@ def prepare_kernels() -> None:
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ["IPYTHONDIR"] = str(settings)
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine torch's threads slow each other down
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # torch's threads wait briefly, then sleep: see the Makefile
     os.environ.pop("MPLBACKEND", None)  # the kernel chooses inline figures
     import matplotlib.font_manager  # noqa: F401
 

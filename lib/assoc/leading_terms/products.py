@@ -18,7 +18,7 @@ from torch.nn import functional
 from assoc.leading_terms.basis import check_tokens, distinct_tokens, one_hot_slots
 from assoc.leading_terms.model import AttentionOnlyTransformer, causal_softmax, mean_cross_entropy, position_scores
 
-CHUNK_ELEMENTS = 4_000_000  # numbers in the largest temporary array of a chunk of sequences
+CHUNK_ELEMENTS = 8_000_000  # numbers in the largest temporary array of a chunk of sequences
 MAX_PRODUCT_BYTES = 4 << 30  # products of a vocabulary too large for a laptop's memory are not formed
 
 
@@ -95,9 +95,10 @@ def loss_and_gradients_through_products(model: AttentionOnlyTransformer, inputs:
     n_slots = tokens.shape[1]
     size = max(1, CHUNK_ELEMENTS // max(n_slots * n_paths * model.vocab_size, (n_slots * n_paths // 2) ** 2))
     total = 0.0
-    for some_tokens, some_slots, some_targets in zip(
-        tokens.split(size), slots.split(size), targets.split(size), strict=True
-    ):
+    # Sequences with equally many distinct tokens share a chunk, which then needs little padding.
+    for rows in slots.amax(dim=1).argsort(stable=True).split(size):
+        some_slots, some_targets = slots[rows], targets[rows]
+        some_tokens = tokens[rows, : int(some_slots.max()) + 1]
         logits = logits_from_products(leaves, list(model.position), some_tokens, some_slots)
         loss = functional.cross_entropy(logits.flatten(0, 1), some_targets.flatten(), reduction="sum") / targets.numel()
         loss.backward()
