@@ -25,12 +25,9 @@ from assoc.induction.alignment import (
     uses_of_positions,
     watch_memories,
 )
+from assoc.seeds import seeded
 
 N, T, DIM = 10, 12, 32
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture
@@ -43,7 +40,7 @@ def task() -> BigramTask:
 
 @pytest.fixture
 def model() -> AssociativeTransformer:
-    return AssociativeTransformer(N, T, DIM, generator=seeded())
+    return AssociativeTransformer(N, T, DIM, generator=seeded(0))
 
 
 def test_signal_to_noise_is_its_formula(model: AssociativeTransformer, task: BigramTask) -> None:
@@ -59,7 +56,7 @@ def test_signal_to_noise_is_its_formula(model: AssociativeTransformer, task: Big
 
 
 def test_signal_is_large_for_ideal_memories_and_near_zero_at_random(task: BigramTask) -> None:
-    wide = AssociativeTransformer(N, T, 1024, generator=seeded())
+    wide = AssociativeTransformer(N, T, 1024, generator=seeded(0))
     assert all(abs(value) < 1 for value in signal_to_noise(wide, task).values())
     install_ideal_memories(wide, task)
     assert all(value > 10 for value in signal_to_noise(wide, task).values())
@@ -107,7 +104,7 @@ def test_watching_changes_nothing(model: AssociativeTransformer, task: BigramTas
 
 
 def test_watch_finds_what_is_added(model: AssociativeTransformer, task: BigramTask) -> None:
-    inputs = task.sample(1, seeded()).inputs
+    inputs = task.sample(1, seeded(0)).inputs
     with watch_memories(model, task) as watch:
         model(inputs)
         with torch.no_grad():

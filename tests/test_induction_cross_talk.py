@@ -23,12 +23,9 @@ from assoc.induction.cross_talk import (
     key_noise,
     stored_queries,
 )
+from assoc.seeds import seeded
 
 N, T, SCALE = 12, 16, 20.0
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def task() -> BigramTask:
 
 
 def model(dim: int) -> AssociativeTransformer:
-    return AssociativeTransformer(N, T, dim, generator=seeded()).double()
+    return AssociativeTransformer(N, T, dim, generator=seeded(0)).double()
 
 
 @pytest.mark.parametrize("dim", [1, 2, 16, 1000])
@@ -50,7 +47,7 @@ def test_capacity_scale_solves_its_equation(dim: int) -> None:
 
 def test_expected_recall_is_that_of_independent_normal_noise() -> None:
     n, d, draws = 60, 16, 20_000
-    right = 1 + torch.randn(draws, generator=seeded()) * math.sqrt(n - 1) / d
+    right = 1 + torch.randn(draws, generator=seeded(0)) * math.sqrt(n - 1) / d
     wrong = torch.randn(draws, n - 1, generator=seeded(1)) * math.sqrt(2 / d + (n - 2) / d**2)
     simulated = (right > wrong.amax(dim=1)).double().mean()
     assert expected_recall(n, d) == pytest.approx(float(simulated), abs=4 * 0.5 / math.sqrt(draws))
@@ -58,8 +55,8 @@ def test_expected_recall_is_that_of_independent_normal_noise() -> None:
 
 def test_expected_recall_is_close_to_what_memories_hold() -> None:
     for n in (300, 1200, 2000):
-        assert capacity(n, 128, seeded()) == pytest.approx(expected_recall(n, 128), abs=0.07)
-    assert capacity(100, 128, seeded()) == 1
+        assert capacity(n, 128, seeded(0)) == pytest.approx(expected_recall(n, 128), abs=0.07)
+    assert capacity(100, 128, seeded(0)) == 1
     assert expected_recall(100, 128) > 0.99
 
 
@@ -71,7 +68,7 @@ def test_bad_sizes_are_refused() -> None:
 
 
 def test_dual_vectors_match_only_their_own() -> None:
-    vectors = torch.randn(20, 30, generator=seeded(), dtype=torch.float64)
+    vectors = torch.randn(20, 30, generator=seeded(0), dtype=torch.float64)
     torch.testing.assert_close(dual_vectors(vectors) @ vectors.T, torch.eye(20, dtype=torch.float64))
     assert dual_vectors(vectors.float()).dtype == torch.float32
 

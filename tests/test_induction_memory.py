@@ -24,12 +24,9 @@ from assoc.induction import (
     previous_token_attention,
     recalls,
 )
+from assoc.seeds import seeded
 
 N, T, D = 12, 10, 16
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def random_task(n: int = N, length: int = T, seed: int = 0, **options: object) -> BigramTask:
@@ -97,7 +94,7 @@ def recalls_by_loops(model: AssociativeTransformer, tokens: list[int]) -> dict[s
 def test_recalls_by_loops(length: int, triggers: str) -> None:
     """Half-filled memories, so that every recall lies strictly between 0 and 1 and no two sets of pairs agree."""
     task = random_task(length=length, triggers=triggers)
-    model = AssociativeTransformer(N, length, D, generator=seeded())
+    model = AssociativeTransformer(N, length, D, generator=seeded(0))
     ideal = ideal_memories(model, task, scale=1)
     with torch.no_grad():
         for i, (name, memory) in enumerate(ideal.items()):
@@ -112,7 +109,7 @@ def test_recalls_by_loops(length: int, triggers: str) -> None:
 
 def test_early_positions_are_the_first_64() -> None:
     """Exactly the pairs of t = 2 .. 64 (from 1) are stored, without cross-talk; others score 0 for every key."""
-    model = AssociativeTransformer(N, 70, 70, generator=seeded())
+    model = AssociativeTransformer(N, 70, 70, generator=seeded(0))
     with torch.no_grad():
         model.position_embedding.copy_(torch.eye(70))
         model.key1.zero_()
@@ -125,7 +122,7 @@ def test_early_positions_are_the_first_64() -> None:
 @pytest.mark.parametrize("length", [8, 64, 66])
 def test_positions_that_the_data_never_reaches_do_not_count(length: int) -> None:
     """A longer model recalls what the same model, cut to the task's length, does: neither queries nor keys beyond."""
-    model, cut = (AssociativeTransformer(N, n, D, generator=seeded()) for n in (70, length))
+    model, cut = (AssociativeTransformer(N, n, D, generator=seeded(0)) for n in (70, length))
     task = random_task(length=length)
     ideal = ideal_memories(model)["key1"]
     with torch.no_grad():
@@ -138,7 +135,7 @@ def test_positions_that_the_data_never_reaches_do_not_count(length: int) -> None
 
 
 def test_recalls_of_the_other_models() -> None:
-    task, one = random_task(), OneLayerTransformer(N, T, 256, generator=seeded())
+    task, one = random_task(), OneLayerTransformer(N, T, 256, generator=seeded(0))
     assert recalls(FullTransformer(N, T, D), task) == {}
     assert recalls(one, task)["output1"] < 0.5
     with torch.no_grad():
@@ -155,7 +152,7 @@ def test_recalls_of_the_other_models() -> None:
 
 def test_ideal_memories_are_sums_of_outer_products() -> None:
     task = random_task()
-    model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded()).double()
+    model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded(0)).double()
     w_E, p, w_U = (x.detach() for x in (model.token_embedding, model.position_embedding, model.unembedding))
     remap, value2 = (model.output1 @ model.value1).detach(), model.value2.detach()
 
@@ -220,7 +217,7 @@ def test_an_induction_head_by_hand() -> None:
 
 def test_memory_tables_show_the_stored_pairs() -> None:
     task = random_task()
-    model = AssociativeTransformer(N, T, 1024, feed_forward=True, generator=seeded())
+    model = AssociativeTransformer(N, T, 1024, feed_forward=True, generator=seeded(0))
     install_ideal_memories(model, task, scale=1)
     tables = memory_tables(model)
     is_trigger = torch.zeros(N).index_fill(0, task.fixed_triggers, 1)
@@ -252,7 +249,7 @@ def test_feed_forward_kl_by_loops(with_residual: bool, triggers: str) -> None:
     bigram = tables.bigram.clone()
     bigram[:, 3], bigram[:, 4] = bigram[:, 3] + bigram[:, 4], 0  # zeros contribute nothing
     task = BigramTask(tables.unigram, bigram, length=T, n_triggers=3, triggers=triggers)
-    model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded()).double()
+    model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded(0)).double()
     total = 0.0
     tokens = range(N) if triggers == "random" else set(range(N)) - set(task.fixed_triggers.tolist())
     for k in tokens:
@@ -264,7 +261,7 @@ def test_feed_forward_kl_by_loops(with_residual: bool, triggers: str) -> None:
 
 def test_feed_forward_kl_is_small_for_the_ideal_memory_only() -> None:
     task = random_task()
-    model = AssociativeTransformer(N, T, 2048, feed_forward=True, generator=seeded())
+    model = AssociativeTransformer(N, T, 2048, feed_forward=True, generator=seeded(0))
     before = feed_forward_kl(model, task)
     install_ideal_memories(model, task)
     assert feed_forward_kl(model, task) < 0.1 < before
@@ -294,21 +291,21 @@ def test_attention_probes_by_loops() -> None:
 
 
 def test_capacity_grows_with_the_square_of_the_dimension() -> None:
-    assert capacity(1, 4, seeded()) == 1
-    small, large = (capacity(n_pairs, 32, seeded(), n_repeats=4) for n_pairs in (16, 2048))
+    assert capacity(1, 4, seeded(0)) == 1
+    small, large = (capacity(n_pairs, 32, seeded(0), n_repeats=4) for n_pairs in (16, 2048))
     assert small > 0.99
     assert large < 0.2
-    assert capacity(4 * 128, 64, seeded(), 4) == pytest.approx(capacity(128, 32, seeded(1), 4), abs=0.12)
+    assert capacity(4 * 128, 64, seeded(0), 4) == pytest.approx(capacity(128, 32, seeded(1), 4), abs=0.12)
     assert capacity(20, 32, seeded(3)) == capacity(20, 32, seeded(3))
 
 
 def test_capacity_by_loops() -> None:
-    u, v = torch.nn.functional.normalize(torch.randn(2, 1, 60, 8, generator=seeded()), dim=-1)
+    u, v = torch.nn.functional.normalize(torch.randn(2, 1, 60, 8, generator=seeded(0)), dim=-1)
     W = sum(torch.outer(u[0, i], v[0, i]) for i in range(60))
     expected = memory_recall(W, v[0], u[0])
     assert 0.05 < expected < 0.95
-    assert capacity(60, 8, seeded()) == pytest.approx(expected)
-    assert capacity(torch.tensor(60).numpy()[()], 8, seeded()) == pytest.approx(expected)
+    assert capacity(60, 8, seeded(0)) == pytest.approx(expected)
+    assert capacity(torch.tensor(60).numpy()[()], 8, seeded(0)) == pytest.approx(expected)
     for arguments in ((0, 1), (1, 0), (1, 1, None, 0), (1.5, 1)):
         with pytest.raises(InputError, match="at least 1"):
             capacity(*arguments)

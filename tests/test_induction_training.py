@@ -22,23 +22,20 @@ from assoc.induction import (
     recalls,
     train_induction,
 )
+from assoc.seeds import seeded
 
 N, T, D = 9, 14, 12
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def small_task(**options: object) -> BigramTask:
-    generator = seeded()
+    generator = seeded(0)
     unigram, bigram = torch.rand(N, generator=generator) + 0.1, torch.rand(N, N, generator=generator)
     arguments = {"length": T, "n_triggers": 2} | options
     return BigramTask(unigram / unigram.sum(), bigram / bigram.sum(1, keepdim=True), **arguments)
 
 
 def small_model(model_class: type = AssociativeTransformer, **options: object) -> torch.nn.Module:
-    return model_class(N, T, D, generator=seeded(), **options)
+    return model_class(N, T, D, generator=seeded(0), **options)
 
 
 def train_small(model: torch.nn.Module, task: BigramTask | None = None, **options: object) -> InductionHistory:
@@ -315,7 +312,7 @@ def test_weights_that_are_not_finite_do_not_ask_for_a_lower_learning_rate() -> N
 def birth() -> tuple[BigramTask, AssociativeTransformer, InductionHistory]:
     """The first 120 steps of the book's main run, on the embedded stories."""
     task = BigramTask.from_text(load_texts("stories").texts, length=64, n_triggers=5)
-    model = AssociativeTransformer(task.vocab_size, 64, 128, generator=seeded())
+    model = AssociativeTransformer(task.vocab_size, 64, 128, generator=seeded(0))
     options = {"steps": 120, "batch_size": 128, "learning_rate": 0.2, "evaluate_every": 5, "evaluation_size": 128}
     return task, model, train_induction(model, task, generator=seeded(1), **options)
 

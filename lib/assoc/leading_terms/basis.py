@@ -142,6 +142,11 @@ def context(inputs: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
     return phi.sub_(phi.mean(dim=0))
 
 
+def sub_diagonal_sums(matrix: Tensor) -> Tensor:
+    """(T,): entry k is the sum of matrix[t, t - k] over t, for a (T, T) matrix."""
+    return torch.stack([matrix.diagonal(-k).sum() for k in range(len(matrix))])
+
+
 def attention_and_position(inputs: Tensor, targets: Tensor, association: Tensor) -> tuple[Tensor, Tensor]:
     """Q and Delta (paper A, Section 4): how far each earlier token's association with the next exceeds the mean.
 
@@ -167,8 +172,7 @@ def attention_and_position(inputs: Tensor, targets: Tensor, association: Tensor)
         blocks = one_hot_slots(slots, n_slots).transpose(1, 2) @ scores.mul_(averages)
         _add_blocks(attention, tokens, tokens, blocks)
     by_position = scores_sum.tril_() / torch.arange(1, length + 1, dtype=torch.float64)[:, None]
-    position = torch.stack([by_position.diagonal(-k).sum() for k in range(length)])
-    return attention / inputs.numel(), position / inputs.numel()
+    return attention / inputs.numel(), sub_diagonal_sums(by_position) / inputs.numel()
 
 
 def basis_functions(inputs: Tensor, targets: Tensor, vocab_size: int) -> BasisFunctions:

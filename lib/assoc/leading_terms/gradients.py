@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from assoc.leading_terms.basis import check_tokens
+from assoc.leading_terms.basis import check_tokens, sub_diagonal_sums
 from assoc.leading_terms.model import AttentionOnlyTransformer
 
 
@@ -29,11 +29,6 @@ def softmax_jacobian_product(attention: Tensor, upstream: Tensor) -> Tensor:
     At uniform attention over the first t entries this is (u - mean(u))/t: the origin of Q_i in the attention term.
     """
     return attention * (upstream - (attention * upstream).sum(dim=-1, keepdim=True))
-
-
-def sub_diagonal_sums(matrix: Tensor) -> Tensor:
-    """(T,): entry k is the sum of matrix[t, t - k] over t, for a (T, T) matrix."""
-    return torch.stack([matrix.diagonal(-k).sum() for k in range(len(matrix))])
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from torch import Tensor
 from assoc.errors import InputError, whole_number
 from assoc.induction.display import mark_sequence, visible
 from assoc.induction.task import BigramTask, Sequences
+from assoc.seeds import seeded
 from assoc.widgets.explorer import Explorer, live_box, slider
 from assoc.widgets.pictures import table
 
@@ -55,7 +56,7 @@ def bigram_task_explorer(task: BigramTask, n_sequences: int = 10, generator: tor
     sequences = task.sample_sequences(whole_number("n_sequences", n_sequences, minimum=2), generator)
 
     def draw_anew(seed: int) -> str:
-        fresh = task.sample_sequences(1, torch.Generator().manual_seed(seed))
+        fresh = task.sample_sequences(1, seeded(seed))
         return sequence_picture(task, fresh, 0)
 
     seed = BoundedIntText(
