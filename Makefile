@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test lab serve lint notebooks lock clean
+.PHONY: help book test lab serve lint notebooks reproduce lock clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -39,6 +39,9 @@ serve: book ## build the book and show it on http://localhost:8000 (PORT=...)
 
 notebooks: $(READY) ## execute every book/*.md chapter and write its .ipynb twin
 	@$(PY) tools/notebooks.py execute --all
+
+reproduce: $(READY) ## run the long sweeps whose results the book ships (hours; ONLY="NAME ..." for some of them)
+	@$(PY) -m assoc reproduce $(ONLY)
 
 lock: $(READY) ## resolve requirements.txt anew and write requirements.lock
 	@$(PY) tools/lock.py

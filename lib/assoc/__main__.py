@@ -1,4 +1,4 @@
-"""The command line: `python -m assoc corpus | basis | neighbours | train | induction`."""
+"""The command line: `python -m assoc corpus | basis | neighbours | train | induction | llm | reproduce`."""
 
 import argparse
 import shlex
@@ -20,6 +20,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with one subcommand per library task; each package registers its own in its `cli` module."""
+    from assoc import sweeps_cli
     from assoc.corpus import cli as corpus_cli
     from assoc.induction import cli as induction_cli
     from assoc.leading_terms import cli as leading_terms_cli
@@ -27,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="python -m assoc", description="How transformers learn associations.")
     parser.add_argument("--version", action="version", version=f"assoc {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for package in (corpus_cli, leading_terms_cli, induction_cli):
+    for package in (corpus_cli, leading_terms_cli, induction_cli, sweeps_cli):
         package.register(subparsers)
     return parser
 

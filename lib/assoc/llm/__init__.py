@@ -1,0 +1,1 @@
+"""Checks of both papers in language models of the Hugging Face library."""

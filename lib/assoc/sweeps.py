@@ -1,0 +1,184 @@
+"""Sweeps: runs that take longer than a chapter may, made once and shipped as small result files.
+
+A sweep is a list of points, each the keyword arguments of one function. `run` computes the points that are still
+missing, keeps each in a file of its own as soon as it is done, and writes the result file when none is missing: so a
+run can be stopped anywhere and go on.
+"""
+
+import hashlib
+import json
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assoc import __version__
+from assoc.errors import InputError
+from assoc.files import check_writable, write_json
+from assoc.progress import progress
+
+Point = Mapping[str, Any]
+DIGITS = 6  # significant digits of a number in a result file
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One result file of the book.
+
+    Attributes:
+        name: of the file, without .json; it starts with the chapter that shows it, as in "4b-triggers".
+        shows: what a reader learns from it, in one line.
+        function: computes one point; its results are numbers, texts, None, and lists or dicts of these.
+        points: its keyword arguments, one mapping a point, plain enough for JSON; seeds are among them.
+        seconds: roughly what one point takes on two cores.
+    """
+
+    name: str
+    shows: str
+    function: Callable[..., Mapping[str, Any]]
+    points: Sequence[Point]
+    seconds: float
+
+    @property
+    def total_seconds(self) -> float:
+        """Roughly what all points take."""
+        return self.seconds * len(self.points)
+
+
+def every_sweep() -> list[Sweep]:
+    """The sweeps of all packages, in the order of the chapters."""
+    from assoc.induction.sweeps import SWEEPS as induction
+    from assoc.leading_terms.sweeps import SWEEPS as leading_terms
+    from assoc.llm.sweeps import SWEEPS as llm
+
+    return sorted([*leading_terms, *induction, *llm], key=lambda sweep: sweep.name)
+
+
+def choose(names: Sequence[str], sweeps: Sequence[Sweep]) -> list[Sweep]:
+    """The sweeps of these names, or all if there are none. Raises InputError for a name that no sweep has."""
+    known = {sweep.name: sweep for sweep in sweeps}
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no sweep {name!r}: choose from {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)] or list(sweeps)
+
+
+def point_path(sweep: Sweep, point: Point, kept: Path) -> Path:
+    """Where one finished point is kept: the name depends on the library's version, the sweep and the arguments."""
+    key = json.dumps([__version__, sweep.name, point], sort_keys=True)
+    return kept / sweep.name / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def missing_points(sweep: Sweep, kept: Path) -> list[Point]:
+    """The points that were not computed yet."""
+    return [point for point in sweep.points if not point_path(sweep, point, kept).exists()]
+
+
+def plan(sweeps: Sequence[Sweep], kept: Path) -> list[str]:
+    """What a run would do, as lines of text: points, points at hand, time that is left."""
+    lines, left = [], 0.0
+    for sweep in sweeps:
+        missing = len(missing_points(sweep, kept))
+        left += missing * sweep.seconds
+        at_hand = len(sweep.points) - missing
+        lines.append(
+            f"{sweep.name}: {len(sweep.points)} points, {at_hand} at hand, {duration(missing * sweep.seconds)} left; "
+            f"{sweep.shows}"
+        )
+    return [*lines, f"All together about {duration(left)} on two cores. Stop with Ctrl-C; the same command goes on."]
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "40 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to six significant digits, containers within, for small files; not-a-number becomes None.
+
+    Raises:
+        InputError: something that JSON cannot hold.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.{DIGITS}g}")
+    if value is None or isinstance(value, str | int):
+        return value
+    raise InputError(f"a point's results hold a {type(value).__name__}: return numbers, texts, lists and dicts")
+
+
+def run(sweep: Sweep, results: Path, kept: Path, command: Sequence[str] | None = None) -> Path:
+    """Compute what is missing of a sweep and write its result file; return the file's path.
+
+    Args:
+        sweep: what to run.
+        results: folder of the result file. kept: folder where finished points are kept.
+        command: what the file says it was made with; default: the command line for this sweep.
+
+    Raises:
+        InputError: a folder cannot be written to.
+    """
+    path = check_writable(results / f"{sweep.name}.json")
+    for point in progress(missing_points(sweep, kept), sweep.name):
+        started = time.perf_counter()
+        found = rounded(sweep.function(**point))
+        record = {"point": dict(point), "found": found, "seconds": round(time.perf_counter() - started, 1)}
+        write_json(point_path(sweep, point, kept), record)
+    records = [json.loads(point_path(sweep, point, kept).read_text()) for point in sweep.points]
+    return write_json(
+        path,
+        {
+            "shows": sweep.shows,
+            "command": shlex.join(command or ["python", "-m", "assoc", "reproduce", sweep.name]),
+            "version": __version__,
+            "seed": sorted({record["point"][key] for record in records for key in record["point"] if key == "seed"}),
+            "seconds": round(sum(record["seconds"] for record in records), 1),
+            "points": [{**record["point"], **record["found"]} for record in records],
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Results:
+    """A result file of the book.
+
+    Attributes:
+        command, version, seed, seconds: what made it, with which seeds, in how many seconds of computing.
+        points: one mapping a point: the arguments, and what was found.
+    """
+
+    command: str
+    version: str
+    seed: list[int]
+    seconds: float
+    points: list[dict[str, Any]]
+
+    def where(self, **wanted: Any) -> list[dict[str, Any]]:
+        """The points whose entries equal these. Raises InputError if there is none."""
+        found = [point for point in self.points if all(point.get(key) == value for key, value in wanted.items())]
+        if not found:
+            raise InputError(f"no point of this result file has {wanted}")
+        return found
+
+    def origin(self) -> str:
+        """One line that says where the numbers come from."""
+        return f"{self.command}   (version {self.version}, {len(self.points)} points, {duration(self.seconds)})"
+
+
+def load_results(path: str | Path) -> Results:
+    """Read a result file that `run` wrote. Raises InputError if there is no such file, or it is of another kind."""
+    try:
+        content = json.loads(Path(path).read_text())
+        return Results(*(content[name] for name in ("command", "version", "seed", "seconds", "points")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"cannot read results from '{path}' ({error}): make them with python -m assoc reproduce"
+        ) from error
