@@ -50,11 +50,11 @@ class Sweep:
 
 def every_sweep() -> list[Sweep]:
     """The sweeps of all packages, in the order of the chapters."""
-    from assoc.induction.sweeps import SWEEPS as induction
-    from assoc.leading_terms.sweeps import SWEEPS as leading_terms
-    from assoc.llm.sweeps import SWEEPS as llm
+    from assoc.induction import sweeps as induction
+    from assoc.leading_terms import sweeps as leading_terms
+    from assoc.llm import sweeps as llm
 
-    return sorted([*leading_terms, *induction, *llm], key=lambda sweep: sweep.name)
+    return sorted([*leading_terms.SWEEPS, *induction.SWEEPS, *llm.SWEEPS], key=lambda sweep: sweep.name)
 
 
 def choose(names: Sequence[str], sweeps: Sequence[Sweep]) -> list[Sweep]:
