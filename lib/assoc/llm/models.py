@@ -97,8 +97,8 @@ class LanguageModel:
 
     Attributes:
         name: where it came from, with the revision.
-        model: the library's model, in evaluation mode and without gradients; attention is computed eagerly, so
-            that `model(tokens, output_attentions=True)` gives attention maps.
+        model: the library's model. One that `load_model` made is in evaluation mode and takes no gradients, and it
+            computes attention eagerly, so that `model(tokens, output_attentions=True)` gives attention maps.
         tokenizer: its tokenizer, or None if it came without one.
         layout: where its family keeps its weights.
         n_layers, n_heads: L and H. n_key_value_heads: H, or fewer if heads share keys and values.
@@ -208,6 +208,20 @@ class LanguageModel:
         head = self._head(head)
         return heads.value[head] @ heads.output[head]
 
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without special ones at its start or end. Raises InputError without a tokenizer."""
+        return self._tokenizer().encode(text, add_special_tokens=False)
+
+    def words(self, tokens: Tensor) -> list[str]:
+        """The text of each token on its own, for tables and figures. Raises InputError without a tokenizer."""
+        tokenizer = self._tokenizer()
+        return [tokenizer.decode([token]) for token in tokens.tolist()]
+
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        if self.tokenizer is None:
+            raise InputError(f"{self.name} came without a tokenizer: save one into its folder, or pass one")
+        return self.tokenizer
+
     @torch.no_grad()
     def single_token_residuals(self, tokens: Tensor) -> Iterator[Residuals]:
         """Residuals around each layer, from the first to the last, of tokens that are each fed alone (paper A, 5.2).
@@ -287,7 +301,18 @@ def _first(output: Any) -> Tensor:
 
 def _matrix(module: nn.Module) -> Tensor:
     """The matrix that a module applies to rows, x W: GPT-2 stores it like this, the others its transpose."""
-    return module.weight.T if isinstance(module, nn.Linear) else module.weight
+    weight = module.weight.detach()
+    return weight.T if isinstance(module, nn.Linear) else weight
+
+
+def as_language_model(
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase | None" = None, name: str = "model"
+) -> LanguageModel:
+    """A model at hand, such as one that is being trained; its later weights are seen too.
+
+    Raises InputError if it is not a causal language model of a family in LAYOUTS.
+    """
+    return LanguageModel(name, model, tokenizer, _check_family(name, model.config))
 
 
 def load_model(source: str | Path, *, revision: str | None = None, dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -318,6 +343,8 @@ def load_model(source: str | Path, *, revision: str | None = None, dtype: torch.
             return _load(name, str(path), dtype, local_files_only=True)
         if path.exists():
             raise InputError(f"'{source}' is neither a folder nor a .gguf file: give the folder of a saved model")
+        if path.is_absolute() or str(source).startswith("."):
+            raise InputError(f"there is no folder '{source}': give the folder of a saved model")
         return _load_from_hub(name, str(source), revision, dtype)
 
 
