@@ -24,11 +24,12 @@ def build_parser() -> argparse.ArgumentParser:
     from assoc.corpus import cli as corpus_cli
     from assoc.induction import cli as induction_cli
     from assoc.leading_terms import cli as leading_terms_cli
+    from assoc.llm import cli as llm_cli
 
     parser = OneLineParser(prog="python -m assoc", description="How transformers learn associations.")
     parser.add_argument("--version", action="version", version=f"assoc {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for package in (corpus_cli, leading_terms_cli, induction_cli, sweeps_cli):
+    for package in (corpus_cli, leading_terms_cli, induction_cli, llm_cli, sweeps_cli):
         package.register(subparsers)
     return parser
 

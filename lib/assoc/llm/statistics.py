@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor

@@ -1,0 +1,172 @@
+"""`python -m assoc llm ...`: both papers' checks in language models, from the shell."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from assoc import __version__
+from assoc.corpus import CORPUS_NAMES, load_texts
+from assoc.errors import InputError, whole_number
+from assoc.files import check_writable, write_json
+from assoc.llm.covariance import LayerAgreement, PreparedTerms, compare_layers, prepare_terms
+from assoc.llm.models import LanguageModel, load_model
+from assoc.llm.smollm2 import fetch_smollm2, smollm2_path
+from assoc.llm.statistics import TokenStatistics, token_statistics
+
+FETCHED = {"smollm2": (fetch_smollm2, smollm2_path)}  # models by short name: how to fetch, where they are then
+COLUMNS = {
+    "embedding": "embedding",
+    "without_mlp": "no MLP",
+    "attention": "attention Q",
+    "attention_transposed": "attention Q'",
+    "head_spread": "head spread",
+}
+
+
+def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command `llm` with its tasks; a task adds itself to `tasks` with a function that takes the options."""
+    parser = subparsers.add_parser(
+        "llm",
+        help="check both papers in language models: GPT-NeoX (Pythia), Llama, Mistral, GPT-2",
+        description="Check both papers in language models of the families GPT-NeoX (Pythia), Llama, Mistral and GPT-2.",
+    )
+    tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
+    register_fetch(tasks)
+    register_leading_terms(tasks)
+
+
+def register_fetch(tasks: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `llm fetch`."""
+    fetch = tasks.add_parser("fetch", help="fetch a small trained model into the cache")
+    fetch.add_argument("name", metavar="|".join(FETCHED), help="smollm2: SmolLM2-135M-Instruct, 93 MB")
+    fetch.set_defaults(run=run_fetch)
+
+
+def register_leading_terms(tasks: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `llm leading-terms`."""
+    compare = tasks.add_parser(
+        "leading-terms",
+        help="compare a model, layer by layer, with the leading terms of a corpus (paper A, Figures 6 to 8)",
+        description="Compare the covariances of a model's embeddings and attention scores, layer by layer, with those "
+        "of the leading terms of a corpus over the model's own tokens (paper A, Section 5.2).",
+    )
+    add_model_arguments(compare)
+    names = f"{', '.join(CORPUS_NAMES)}, or the path of a text file or of a folder of .txt files"
+    compare.add_argument("--corpus", default="stories", metavar="NAME_OR_PATH", help=f"{names} (default: stories)")
+    compare.add_argument("--max-texts", type=int, metavar="N", help="read the first N texts (all)")
+    compare.add_argument("--tokens", type=int, default=3000, metavar="N", help="most common tokens (%(default)s)")
+    compare.add_argument("--length", type=int, default=128, metavar="T", help="cut texts to T tokens (%(default)s)")
+    compare.add_argument("--output", default="results/llm-leading-terms.json", metavar="FILE", help="(%(default)s)")
+    compare.set_defaults(run=run_leading_terms)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--model` and `--revisions`, which `models_from_options` reads."""
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME|FOLDER|FILE.gguf",
+        help=f"a name of the Hugging Face hub, a folder of a saved model, a .gguf file, or {', '.join(FETCHED)}",
+    )
+    parser.add_argument(
+        "--revisions",
+        metavar="R1,R2,...",
+        help="checkpoints: revisions of the hub (step0,step1,...), or subfolders of the folder (default: just one)",
+    )
+
+
+def revisions_from_options(options: argparse.Namespace) -> list[str | None]:
+    """The checkpoints asked for, in order; [None] if none was named."""
+    if options.revisions is None:
+        return [None]
+    revisions = [revision.strip() for revision in options.revisions.split(",")]
+    if "" in revisions or len(set(revisions)) < len(revisions):
+        raise InputError(f"--revisions is {options.revisions!r}: give different names, separated by commas")
+    return list(revisions)
+
+
+def model_from_options(options: argparse.Namespace, revision: str | None = None) -> LanguageModel:
+    """The model of `--model` at one of its checkpoints. Raises InputError like `load_model`."""
+    source = FETCHED[options.model][1]() if options.model in FETCHED else options.model
+    return load_model(source, revision=revision)
+
+
+def run_fetch(options: argparse.Namespace) -> None:
+    """Fetch a model and print where it is."""
+    if options.name not in FETCHED:
+        raise InputError(f"cannot fetch '{options.name}': choose from {', '.join(FETCHED)}")
+    print(FETCHED[options.name][0]())
+
+
+def run_leading_terms(options: argparse.Namespace) -> None:
+    """Compare every checkpoint with the leading terms, print a table for each, write all as JSON."""
+    output = check_writable(options.output)
+    whole_number("tokens", options.tokens, minimum=2)
+    whole_number("length", options.length, minimum=2)
+    revisions = revisions_from_options(options)
+    texts = load_texts(options.corpus, options.max_texts).texts
+    started = time.perf_counter()
+    statistics, terms, tokenized_by = None, None, None
+    checkpoints = []
+    for revision in revisions:
+        model = model_from_options(options, revision)
+        if statistics is None or terms is None:
+            statistics, terms = _statistics(model, texts, options)
+            print(describe(statistics), flush=True)
+            tokenized_by = model.name
+        layers = list(compare_layers(model, statistics.tokens, terms))
+        print(f"\n{model.name}\n{table(layers)}", flush=True)
+        checkpoints.append({"revision": revision, "layers": [as_record(layer) for layer in layers]})
+    assert statistics is not None
+    write_json(
+        output,
+        {
+            "command": options.command_line,
+            "version": __version__,
+            "seed": None,  # nothing here is random
+            "seconds": round(time.perf_counter() - started, 1),
+            "model": options.model,
+            "tokenized_by": tokenized_by,
+            "n_sequences": statistics.n_sequences,
+            "n_tokens": len(statistics.tokens),
+            "length": statistics.length,
+            "coverage": round(statistics.coverage, 6),
+            "checkpoints": checkpoints,
+        },
+    )
+    print(f"wrote {output}")
+
+
+def _statistics(
+    model: LanguageModel, texts: Sequence[str], options: argparse.Namespace
+) -> tuple[TokenStatistics, PreparedTerms]:
+    """The statistics over the first checkpoint's tokens, which serve all of them: they have one tokenizer."""
+    statistics = token_statistics(texts, model.encode, options.tokens, options.length)
+    return statistics, prepare_terms(statistics.basis.value, statistics.basis.attention)
+
+
+def describe(statistics: TokenStatistics) -> str:
+    """What the statistics were computed from, in one line."""
+    return (
+        f"{statistics.n_sequences:,} of {statistics.n_texts:,} texts hold {statistics.length} tokens and one more; "
+        f"the {len(statistics.tokens):,} most common tokens make up {statistics.coverage:.1%} of them"
+    )
+
+
+def as_record(layer: LayerAgreement) -> dict[str, object]:
+    """A layer's cosines for JSON, to six digits."""
+    values = asdict(layer) | {"head_spread": layer.head_spread}
+    return {
+        name: [round(item, 6) for item in value] if isinstance(value, list) else round(value, 6)
+        for name, value in values.items()
+    }
+
+
+def table(layers: Sequence[LayerAgreement]) -> str:
+    """One line a layer: cosines with the value term and with the attention term, and the spread of the heads."""
+    lines = ["layer  " + "  ".join(f"{title:>12}" for title in COLUMNS.values())]
+    lines += [
+        f"{layer.layer:5d}  " + "  ".join(f"{getattr(layer, name):12.4f}" for name in COLUMNS) for layer in layers
+    ]
+    return "\n".join(lines)
