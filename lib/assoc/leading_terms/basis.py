@@ -81,21 +81,24 @@ def distinct_tokens(sequences: Tensor) -> tuple[Tensor, Tensor]:
         sequences: tokens, int64 (N, T).
 
     Returns:
-        tokens (N, U), ascending in each row and padded with token 0, where U is the largest number of distinct tokens;
-        slots (N, T) with tokens[i, slots[i, t]] == sequences[i, t].
+        tokens (N, U) in the order in which they first occur, padded with token 0, where U is the largest number of
+        distinct tokens; slots (N, T) with tokens[i, slots[i, t]] == sequences[i, t].
     """
-    ordered, order = sequences.sort(dim=1)
+    ordered, order = sequences.sort(dim=1, stable=True)  # equal tokens side by side, in the order of their positions
     is_new = torch.ones_like(ordered, dtype=torch.bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    ordered_slots = is_new.cumsum(dim=1) - 1
-    slots = torch.empty_like(sequences).scatter_(1, order, ordered_slots)
-    tokens = sequences.new_zeros(len(sequences), int(ordered_slots.max()) + 1).scatter_(1, slots, sequences)
+    places = torch.arange(sequences.shape[1], device=sequences.device)
+    starts = (places * is_new).cummax(dim=1).values
+    first = torch.empty_like(order).scatter_(1, order, order.gather(1, starts))  # where each token first occurred
+    ranks = (first == places).cumsum(dim=1) - 1
+    slots = ranks.gather(1, first)
+    tokens = sequences.new_zeros(len(sequences), int(ranks[:, -1].max()) + 1).scatter_(1, slots, sequences)
     return tokens, slots
 
 
 def one_hot_slots(slots: Tensor, n_slots: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """One-hot rows over the distinct tokens: (N, T, U) with a one at [i, t, slots[i, t]]."""
-    return torch.zeros(*slots.shape, n_slots, dtype=dtype).scatter_(2, slots.unsqueeze(2), 1.0)
+    return torch.zeros(*slots.shape, n_slots, dtype=dtype, device=slots.device).scatter_(2, slots.unsqueeze(2), 1.0)
 
 
 def prefix_averages(slots: Tensor, n_slots: int) -> Tensor:

@@ -8,20 +8,21 @@ from assoc.errors import InputError, whole_number
 from assoc.leading_terms.basis import check_tokens
 
 
-def causal_mask(length: int) -> Tensor:
+def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
     """(T, T) booleans, true where query t may look at key m: m <= t."""
-    return torch.ones(length, length, dtype=torch.bool).tril()
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
 def position_scores(position: Tensor, length: int) -> Tensor:
     """DM(P): (T, T) with P[t - m] at [t, m] for m <= t; entries above the diagonal are meaningless and masked later."""
-    steps_back = torch.arange(length)[:, None] - torch.arange(length)
+    places = torch.arange(length, device=position.device)
+    steps_back = places[:, None] - places
     return position[steps_back.clamp(min=0)]
 
 
 def causal_softmax(scores: Tensor) -> Tensor:
     """Row-wise softmax over the keys m <= t of (..., T, T) scores; zero above the diagonal."""
-    return scores.masked_fill(~causal_mask(scores.shape[-1]), -torch.inf).softmax(dim=-1)
+    return scores.masked_fill(~causal_mask(scores.shape[-1], scores.device), -torch.inf).softmax(dim=-1)
 
 
 class AttentionOnlyTransformer(nn.Module):
