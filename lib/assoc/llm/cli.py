@@ -57,6 +57,9 @@ def register_leading_terms(tasks: "argparse._SubParsersAction[argparse.ArgumentP
     compare.add_argument("--max-texts", type=int, metavar="N", help="read the first N texts (all)")
     compare.add_argument("--tokens", type=int, default=3000, metavar="N", help="most common tokens (%(default)s)")
     compare.add_argument("--length", type=int, default=128, metavar="T", help="cut texts to T tokens (%(default)s)")
+    compare.add_argument(
+        "--centre-tokens", action="store_true", help="take away what all tokens share, which the paper's measure keeps"
+    )
     compare.add_argument("--output", default="results/llm-leading-terms.json", metavar="FILE", help="(%(default)s)")
     compare.set_defaults(run=run_leading_terms)
 
@@ -107,18 +110,17 @@ def run_leading_terms(options: argparse.Namespace) -> None:
     revisions = revisions_from_options(options)
     texts = load_texts(options.corpus, options.max_texts).texts
     started = time.perf_counter()
-    statistics, terms, tokenized_by = None, None, None
+    model = model_from_options(options, revisions[0])
+    statistics, terms = _statistics(model, texts, options)
+    print(f"{describe(statistics)}\n{describe_control(terms)}", flush=True)
+    tokenized_by = model.name
     checkpoints = []
     for revision in revisions:
-        model = model_from_options(options, revision)
-        if statistics is None or terms is None:
-            statistics, terms = _statistics(model, texts, options)
-            print(describe(statistics), flush=True)
-            tokenized_by = model.name
+        if revision != revisions[0]:
+            model = model_from_options(options, revision)
         layers = list(compare_layers(model, statistics.tokens, terms))
         print(f"\n{model.name}\n{table(layers)}", flush=True)
         checkpoints.append({"revision": revision, "layers": [as_record(layer) for layer in layers]})
-    assert statistics is not None
     write_json(
         output,
         {
@@ -132,6 +134,8 @@ def run_leading_terms(options: argparse.Namespace) -> None:
             "n_tokens": len(statistics.tokens),
             "length": statistics.length,
             "coverage": round(statistics.coverage, 6),
+            "centre_tokens": options.centre_tokens,
+            "all_tokens_the_same": None if options.centre_tokens else controls(terms),
             "checkpoints": checkpoints,
         },
     )
@@ -143,7 +147,8 @@ def _statistics(
 ) -> tuple[TokenStatistics, PreparedTerms]:
     """The statistics over the first checkpoint's tokens, which serve all of them: they have one tokenizer."""
     statistics = token_statistics(texts, model.encode, options.tokens, options.length)
-    return statistics, prepare_terms(statistics.basis.value, statistics.basis.attention)
+    terms = prepare_terms(statistics.basis.value, statistics.basis.attention, centre_tokens=options.centre_tokens)
+    return statistics, terms
 
 
 def describe(statistics: TokenStatistics) -> str:
@@ -151,6 +156,26 @@ def describe(statistics: TokenStatistics) -> str:
     return (
         f"{statistics.n_sequences:,} of {statistics.n_texts:,} texts hold {statistics.length} tokens and one more; "
         f"the {len(statistics.tokens):,} most common tokens make up {statistics.coverage:.1%} of them"
+    )
+
+
+def controls(terms: PreparedTerms) -> dict[str, float]:
+    """For each leading term, the cosine of a model in which all tokens look the same, to six digits."""
+    return {
+        "embedding": round(terms.value.constant_cosine, 6),
+        "attention": round(terms.attention.constant_cosine, 6),
+        "attention_transposed": round(terms.attention_transposed.constant_cosine, 6),
+    }
+
+
+def describe_control(terms: PreparedTerms) -> str:
+    """In one line, what agreement means nothing."""
+    if terms.value.centre_tokens:
+        return "without the mean over tokens: a model in which all tokens look the same has no covariance at all"
+    embedding, attention, transposed = controls(terms).values()
+    return (
+        f"a model in which all tokens look the same would have {embedding:.4f} (embedding), {attention:.4f} "
+        f"(attention Q) and {transposed:.4f} (attention Q')"
     )
 
 

@@ -6,6 +6,10 @@ their covariances over tokens, cov(M) = C C'/(d - 1), where C is M minus each ro
 Nothing here forms an n x n product for a layer. With C (n x d) of the embeddings and D (n x n) of the leading term,
 <C C', D D'> = |C'D|^2 and |C C'| = |C'C|, in Frobenius norms; only |D D'| = |D'D| takes n^3 operations, once for all
 layers. Attention scores E A E' have rank d at most and become d x d matrices too, see `head_covariance_cosines`.
+
+These covariances keep what all tokens share: the rows of a leading term are much alike, so that a model in which all
+tokens look the same already agrees with it (`PreparedTerm.constant_cosine`). With `centre_tokens` the mean over tokens
+is taken away on both sides, and what is compared is how tokens differ (the cosine is then linear CKA).
 """
 
 import math
@@ -28,10 +32,19 @@ class PreparedTerm:
     Attributes:
         centred: D, (n, n) float64: rows scaled to norm 1, then each row's mean taken away.
         norm: |D D'|, the Frobenius norm of its covariance but for the factor 1/(n - 1).
+        centre_tokens: whether D, and with it whatever is compared, has the mean over tokens taken away too.
     """
 
     centred: Tensor
     norm: float
+    centre_tokens: bool
+
+    @property
+    def constant_cosine(self) -> float:
+        """The cosine that any model reaches in which all tokens have the same embedding: that of 1 1' and D D'."""
+        return (
+            float(self.centred.sum(dim=0).square().sum()) / (len(self.centred) * self.norm) if self.norm else math.nan
+        )
 
 
 def centre_rows(matrix: Tensor) -> Tensor:
@@ -40,10 +53,13 @@ def centre_rows(matrix: Tensor) -> Tensor:
     return matrix - matrix.mean(dim=1, keepdim=True)
 
 
-def prepare_term(leading_term: Tensor) -> PreparedTerm:
+def prepare_term(leading_term: Tensor, *, centre_tokens: bool = False) -> PreparedTerm:
     """What comparisons with a leading term have in common; takes 2 n^3 operations.
 
     Rows are scaled to norm 1 first; rows of zeros stay zero.
+
+    Args:
+        leading_term: (n, n). centre_tokens: compare without the mean over tokens; the paper compares with it.
 
     Raises:
         InputError: not a square matrix of finite numbers.
@@ -55,7 +71,9 @@ def prepare_term(leading_term: Tensor) -> PreparedTerm:
     rows = rows / rows.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)  # no underflow
     norms = rows.norm(dim=1, keepdim=True)
     centred = centre_rows(rows / norms.masked_fill(norms == 0, 1))
-    return PreparedTerm(centred, float((centred.T @ centred).norm()))
+    if centre_tokens:
+        centred = centred - centred.mean(dim=0)
+    return PreparedTerm(centred, float((centred.T @ centred).norm()), centre_tokens)
 
 
 def covariance_cosine(embeddings: Tensor, leading_term: Tensor | PreparedTerm) -> float:
@@ -75,6 +93,7 @@ def covariance_cosine(embeddings: Tensor, leading_term: Tensor | PreparedTerm) -
     """
     term = _prepared(leading_term, embeddings)
     C = _unit_scale(centre_rows(embeddings))
+    C = C - C.mean(dim=0) if term.centre_tokens else C
     norm = float((C.T @ C).norm()) * term.norm
     return float((C.T @ term.centred).square().sum()) / norm if norm else math.nan
 
@@ -108,7 +127,7 @@ def head_covariance_cosines(
 ) -> list[float]:
     """`attention_covariance_cosine` of every head, for A = W_Q W_K'; what n takes part in is computed once.
 
-    The scores without their rows' means are C = E W_Q W_K' Ec', where Ec is E minus the mean of its rows. With the
+    The scores without their rows' means are C = E W_Q W_K' Ec', where Ec is E minus the mean over tokens. With the
     k x k matrices a = W_K'(Ec'Ec)W_K, b = W_Q'(E'E)W_Q and c = W_Q'(E'D D'E)W_Q of a head,
     <C C', D D'> = tr(c a) and |C C'|^2 = tr(a b a b).
 
@@ -132,16 +151,17 @@ class _ScoreGrams(NamedTuple):
     """What the covariances of scores E W_Q W_K' E' need of E and of a leading term, whatever the head: d x d."""
 
     keys: Tensor  # Ec'Ec
-    queries: Tensor  # E'E
-    with_term: Tensor  # E'D D'E
+    queries: Tensor  # E'E, of Ec if the term has the mean over tokens taken away
+    with_term: Tensor  # E'D D'E, likewise
     term_norm: float
 
 
 def _score_grams(embeddings: Tensor, term: PreparedTerm) -> _ScoreGrams:
     E = _unit_scale(embeddings)
     centred = E - E.mean(dim=0)
-    projected = E.T @ term.centred  # all that takes n^2 d operations
-    return _ScoreGrams(centred.T @ centred, E.T @ E, projected @ projected.T, term.norm)
+    queries = centred if term.centre_tokens else E
+    projected = queries.T @ term.centred  # all that takes n^2 d operations
+    return _ScoreGrams(centred.T @ centred, queries.T @ queries, projected @ projected.T, term.norm)
 
 
 def _head_cosine(W_Q: Tensor, W_K: Tensor, grams: _ScoreGrams) -> float:
@@ -167,9 +187,10 @@ class PreparedTerms:
     attention_transposed: PreparedTerm
 
 
-def prepare_terms(value: Tensor, attention: Tensor) -> PreparedTerms:
+def prepare_terms(value: Tensor, attention: Tensor, *, centre_tokens: bool = False) -> PreparedTerms:
     """The value and attention terms of `basis_functions` for `compare_layers`; takes 6 n^3 operations."""
-    return PreparedTerms(prepare_term(value), prepare_term(attention), prepare_term(attention.T))
+    terms = (prepare_term(term, centre_tokens=centre_tokens) for term in (value, attention, attention.T))
+    return PreparedTerms(*terms)
 
 
 @dataclass(frozen=True)
