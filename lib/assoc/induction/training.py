@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Real
@@ -141,6 +141,7 @@ def train_induction(
     evaluation_size: int = 256,
     probe_inputs: Tensor | None = None,
     snapshot_steps: Collection[int] = (),
+    at_probe: Callable[[], None] | None = None,
     description: str = "training",
 ) -> InductionHistory:
     """Train a model of this package in place by SGD with momentum on fresh sequences, as in Section 5 of paper B.
@@ -158,6 +159,8 @@ def train_induction(
         evaluate_every: probe at step 0, every so many steps, and at the last.
         evaluation_size: sequences that the probes use.
         probe_inputs: sequences (B, T) whose attention maps are kept in `snapshots` at each of `snapshot_steps`.
+        at_probe: called with every probe, for measurements of one's own; it must leave the model as it is, and draw
+            nothing from `generator`.
         description: of the progress bar.
 
     Returns:
@@ -205,6 +208,8 @@ def train_induction(
             _probe(model, task, evaluation, history, step)
             history.steps.append(step)
             history.seconds.append(time.perf_counter() - started)
+            if at_probe is not None:
+                at_probe()
         if step in snapshot_steps:
             history.snapshots[step] = model.attention_maps(probe_inputs)
 
