@@ -1,5 +1,7 @@
 """Basis functions against a literal transcription, the papers' own program, and what must hold of them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,16 @@ from assoc.corpus import load_corpus
 from assoc.errors import InputError
 from assoc.leading_terms import basis as basis_module
 from assoc.leading_terms import basis_functions
-from assoc.leading_terms.basis import context, distinct_tokens, prefix_averages
+from assoc.leading_terms.basis import (
+    AttentionAndPosition,
+    BigramAndContext,
+    basis_functions_of_batches,
+    bigram_frequencies,
+    compose,
+    context,
+    distinct_tokens,
+    prefix_averages,
+)
 from conftest import relative_error, shared_file
 
 
@@ -44,6 +55,86 @@ def test_chunking_changes_nothing(corpus: tuple, elements: int) -> None:
         patch.setattr(basis_module, "CHUNK_ELEMENTS", elements)
         for name, tensor in basis_functions(x, y, vocab_size).items():
             torch.testing.assert_close(tensor, getattr(whole, name), rtol=1e-12, atol=1e-15)
+
+
+@settings(max_examples=60, deadline=None)
+@given(corpora(), st.lists(st.integers(0, 5), max_size=3), st.randoms(use_true_random=False))
+def test_parts_of_a_corpus_add_up_to_the_whole(corpus: tuple, cuts: list[int], order: object) -> None:
+    """In any order, parts without a sequence among them."""
+    x, y, vocab_size = corpus
+    ends = sorted(min(cut, len(x)) for cut in cuts)
+    parts = [(x[a:b], y[a:b]) for a, b in zip([0, *ends], [*ends, len(x)], strict=True)]
+    order.shuffle(parts)
+
+    def merged(make: Callable) -> object:
+        total = make()
+        for part in parts:
+            total += make().add(*part)
+        return total
+
+    first = merged(lambda: BigramAndContext(vocab_size))
+    assert first.n_positions == x.numel()
+    sharded = compose(first, lambda association: merged(lambda: AttentionAndPosition(association, x.shape[1])))
+    streamed = basis_functions_of_batches(parts, vocab_size, x.shape[1])
+    for name, tensor in basis_functions(x, y, vocab_size).items():
+        for other in (sharded, streamed):
+            torch.testing.assert_close(getattr(other, name), tensor, rtol=1e-12, atol=1e-15)
+
+
+def test_batches_may_differ_in_length() -> None:
+    """Short and long sequences, against the definitions: each has its own T, and N T is their sum."""
+    x, y = torch.randint(6, (2, 5, 8), generator=torch.Generator().manual_seed(1))
+    batches = [(x[:2], y[:2]), (x[2:, :3], y[2:, :3])]
+    basis = basis_functions_of_batches(batches, 6, 8)
+    weights = [b[0].numel() / 25 for b in batches]
+    parts = [literal.basis(b[0].numpy(), b[1].numpy(), 6) for b in batches]
+    for name in ("bigram", "context"):
+        expected = sum(weight * part[name] for weight, part in zip(weights, parts, strict=True))
+        np.testing.assert_allclose(getattr(basis, name).numpy(), expected, atol=1e-15)
+    assert basis.position.shape == (8,)
+    assert abs(basis.position.sum()) < 1e-16
+
+
+def test_float32() -> None:
+    x, y = torch.randint(30, (2, 40, 25), generator=torch.Generator().manual_seed(0))
+    single = basis_functions(x, y, 30, dtype=torch.float32)
+    for name, tensor in basis_functions(x, y, 30).items():
+        assert getattr(single, name).dtype == torch.float32
+        # Position terms are differences of nearly equal sums: their rounding is that of the sums.
+        assert relative_error(getattr(single, name), tensor) < (1e-4 if name == "position" else 1e-5), name
+
+
+def test_bigram_frequencies_count_pairs() -> None:
+    x, y = torch.randint(5, (2, 4, 6), generator=torch.Generator().manual_seed(0))
+    expected = literal.basis(x.numpy(), y.numpy(), 5)["bigram"]
+    frequencies = bigram_frequencies(x, y, 5).to_dense()
+    np.testing.assert_allclose((frequencies - frequencies.sum(dim=1, keepdim=True) / 5).numpy(), expected, atol=1e-15)
+
+
+def test_sums_that_do_not_belong_together() -> None:
+    x, y = torch.randint(5, (2, 4, 6), generator=torch.Generator().manual_seed(0))
+    association = torch.rand(5, 5, dtype=torch.float64)
+    sums, second = BigramAndContext(5).add(x, y), AttentionAndPosition(association, 6).add(x, y)
+
+    def add(a: object, b: object) -> None:
+        a += b
+
+    cases = [
+        (lambda: BigramAndContext(5).context(), "no sequence was added"),
+        (lambda: AttentionAndPosition(association, 6).statistics(), "no sequence was added"),
+        (lambda: add(sums, BigramAndContext(6)), "one kind, vocabulary and length"),
+        (lambda: add(sums, second), "one kind, vocabulary and length"),
+        (lambda: add(second, AttentionAndPosition(association, 7)), "one kind, vocabulary and length"),
+        (lambda: add(second, AttentionAndPosition(association + 1, 6)), "different S Phi"),
+        (lambda: AttentionAndPosition(association, 3).add(x, y), "longer than length=3"),
+        (lambda: basis_functions_of_batches(iter([(x, y)]), 5, 6), "gone through twice"),
+        (lambda: basis_functions_of_batches([], 5, 6), "no sequence was added"),
+        (lambda: sums.add(x, y + 5), "targets hold tokens"),
+    ]
+    for call, message in cases:
+        with pytest.raises(InputError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
 
 def test_reference(reference: dict) -> None:

@@ -4,10 +4,15 @@ Notation, for N sequences of T tokens over V words: X_i, Y_i are the one-hot inp
 U holds 1/V everywhere, A0 is uniform causal attention (row t holds 1/t in its first t entries). Nothing here forms a
 one-hot matrix: a sequence is described by its distinct tokens (about 95 of 200 positions), so that sums over pairs of
 positions become small dense blocks.
+
+The sums over sequences are kept by two accumulators, `BigramAndContext` and, in a second pass that needs the result of
+the first, `AttentionAndPosition`. Sequences are added batch by batch, and accumulators of parts of a corpus add up to
+that of the whole: a corpus may be larger than memory, or spread over processes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,7 +26,7 @@ CHUNK_ELEMENTS = (
 
 @dataclass(frozen=True)
 class BasisFunctions:
-    """The six statistics of a corpus that the weights are made of early in training, all float64.
+    """The six statistics of a corpus that the weights are made of early in training, float64 unless asked otherwise.
 
     Attributes:
         bigram: B = (1/NT) sum_i X_i'(Y_i - U), (V, V). B[i, j] = P(i) P(j|i) - P(i)/V; its rows sum to 0. Leading term
@@ -101,10 +106,10 @@ def one_hot_slots(slots: Tensor, n_slots: int, dtype: torch.dtype = torch.float6
     return torch.zeros(*slots.shape, n_slots, dtype=dtype, device=slots.device).scatter_(2, slots.unsqueeze(2), 1.0)
 
 
-def prefix_averages(slots: Tensor, n_slots: int) -> Tensor:
+def prefix_averages(slots: Tensor, n_slots: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """A0 X over the distinct tokens: (N, T, U), row t holds each token's share of the first t positions."""
-    averages = one_hot_slots(slots, n_slots).cumsum_(dim=1)
-    return averages.div_(torch.arange(1, slots.shape[1] + 1, dtype=torch.float64)[:, None])
+    averages = one_hot_slots(slots, n_slots, dtype).cumsum_(dim=1)
+    return averages.div_(torch.arange(1, slots.shape[1] + 1, dtype=dtype, device=slots.device)[:, None])
 
 
 def _add_blocks(total: Tensor, rows: Tensor, columns: Tensor, blocks: Tensor) -> None:
@@ -119,35 +124,170 @@ def _chunks(inputs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(inputs.split(size), targets.split(size), strict=True)
 
 
+def _count_pairs(counts: Tensor, inputs: Tensor, targets: Tensor) -> None:
+    """counts[i, j] += how often word j follows word i; counts: (V, V) int32."""
+    pairs = (inputs * len(counts) + targets).flatten()
+    counts.view(-1).scatter_add_(0, pairs, torch.ones_like(pairs, dtype=torch.int32))
+
+
+def _frequencies(counts: Tensor, n_positions: int, dtype: torch.dtype) -> Tensor:
+    """The non-zero counts (V, V) over N T as a sparse tensor."""
+    found = counts.to_sparse()
+    values = found.values().to(dtype) / n_positions
+    return torch.sparse_coo_tensor(found.indices(), values, counts.shape, is_coalesced=True, check_invariants=False)
+
+
 def bigram_frequencies(inputs: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
     """(1/NT) sum_i X_i'Y_i as a sparse (V, V) tensor: entry [i, j] is P(i) P(j|i), absent where j never follows i."""
-    pairs, counts = (inputs * vocab_size + targets).unique(return_counts=True)
-    index = torch.stack([pairs // vocab_size, pairs % vocab_size])
-    size = (vocab_size, vocab_size)
-    return torch.sparse_coo_tensor(
-        index, counts.double() / inputs.numel(), size, is_coalesced=True, check_invariants=False
-    )
-
-
-def context(inputs: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
-    """Phi = (1/NT) sum_i (Y_i - U)' A0 X_i (paper A, Section 4), (V, V) float64.
-
-    The part of U takes each column's mean away, because the rows of Y_i - U sum to 0.
-    """
-    check_tokens(inputs, targets, vocab_size)
-    phi = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-    for x, y in _chunks(inputs, targets):
-        (tokens, slots), (predicted, predicted_slots) = distinct_tokens(x), distinct_tokens(y)
-        averages = prefix_averages(slots, tokens.shape[1])
-        blocks = one_hot_slots(predicted_slots, predicted.shape[1]).transpose(1, 2) @ averages
-        _add_blocks(phi, predicted, tokens, blocks)
-    phi /= inputs.numel()
-    return phi.sub_(phi.mean(dim=0))
+    counts = torch.zeros(vocab_size, vocab_size, dtype=torch.int32, device=inputs.device)
+    _count_pairs(counts, inputs, targets)
+    return _frequencies(counts, inputs.numel(), torch.float64)
 
 
 def sub_diagonal_sums(matrix: Tensor) -> Tensor:
     """(T,): entry k is the sum of matrix[t, t - k] over t, for a (T, T) matrix."""
     return torch.stack([matrix.diagonal(-k).sum() for k in range(len(matrix))])
+
+
+class _Accumulator:
+    """Sums over sequences: `sums` lists the tensors, n_positions counts the N T positions that went into them."""
+
+    sums: tuple[str, ...]
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = whole_number("vocab_size", vocab_size, minimum=1)
+        self.n_positions = 0
+
+    def add(self, inputs: Tensor, targets: Tensor) -> Self:
+        """Take in some sequences, int64 (N, T); N may be 0. Returns self.
+
+        Raises:
+            InputError: shapes differ, not int64, or a token outside 0 .. V - 1.
+        """
+        if isinstance(inputs, Tensor) and inputs.ndim == 2 and len(inputs) == 0 and inputs.shape == targets.shape:
+            return self
+        check_tokens(inputs, targets, self.vocab_size)
+        self.n_positions += inputs.numel()
+        for x, y in _chunks(inputs, targets):
+            self._add_chunk(x, y)
+        return self
+
+    def _add_chunk(self, inputs: Tensor, targets: Tensor) -> None:
+        raise NotImplementedError
+
+    def _check_fits(self, other: Self) -> None:
+        if type(self) is not type(other) or any(
+            getattr(self, name).shape != getattr(other, name).shape for name in self.sums
+        ):
+            raise InputError("only accumulators of one kind, vocabulary and length add up: make both alike")
+
+    def __iadd__(self, other: Self) -> Self:
+        self._check_fits(other)
+        for name in self.sums:
+            getattr(self, name).add_(getattr(other, name))
+        self.n_positions += other.n_positions
+        return self
+
+    def _count(self) -> int:
+        if not self.n_positions:
+            raise InputError("no sequence was added: add some before asking for statistics")
+        return self.n_positions
+
+
+class BigramAndContext(_Accumulator):
+    """First pass over a corpus: what B and Phi are made of.
+
+    Attributes:
+        pairs: how often word j followed word i, int32 (V, V).
+        predictions: sum_i Y_i' A0 X_i, (V, V).
+    """
+
+    sums = ("pairs", "predictions")
+
+    def __init__(
+        self, vocab_size: int, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__(vocab_size)
+        self.pairs = torch.zeros(vocab_size, vocab_size, dtype=torch.int32, device=device)
+        self.predictions = torch.zeros(vocab_size, vocab_size, dtype=dtype, device=device)
+
+    def _add_chunk(self, inputs: Tensor, targets: Tensor) -> None:
+        _count_pairs(self.pairs, inputs, targets)
+        (tokens, slots), (predicted, predicted_slots) = distinct_tokens(inputs), distinct_tokens(targets)
+        dtype = self.predictions.dtype
+        averages = prefix_averages(slots, tokens.shape[1], dtype)
+        blocks = one_hot_slots(predicted_slots, predicted.shape[1], dtype).transpose(1, 2) @ averages
+        _add_blocks(self.predictions, predicted, tokens, blocks)
+
+    def frequencies(self) -> Tensor:
+        """(1/NT) sum_i X_i'Y_i as a sparse (V, V) tensor."""
+        return _frequencies(self.pairs, self._count(), self.predictions.dtype)
+
+    def bigram(self) -> Tensor:
+        """B = (1/NT) sum_i X_i'(Y_i - U), (V, V): each row of frequencies minus P(i)/V."""
+        bigram = self.pairs.to(self.predictions.dtype).div_(self._count())
+        return bigram.sub_(bigram.sum(dim=1, keepdim=True) / self.vocab_size)
+
+    def context(self) -> Tensor:
+        """Phi = (1/NT) sum_i (Y_i - U)' A0 X_i, (V, V).
+
+        The part of U takes each column's mean away, because the rows of Y_i - U sum to 0.
+        """
+        phi = self.predictions / self._count()
+        return phi.sub_(phi.mean(dim=0))
+
+
+class AttentionAndPosition(_Accumulator):
+    """Second pass over a corpus: what Q and Delta are made of.
+
+    Args:
+        association: S Phi of the whole corpus, (V, V), row = word predicted, column = word of the prefix. Parts of a
+            corpus add up only if they share it.
+        length: T of the longest sequences.
+
+    Attributes:
+        attention: sum_i X_i' Q_i X_i, (V, V).
+        excess: sum over sequences of g_i[t, m] minus its mean over m' <= t, (T, T); only m <= t counts.
+    """
+
+    sums = ("attention", "excess")
+
+    def __init__(self, association: Tensor, length: int) -> None:
+        super().__init__(len(association))
+        self.association, self.length = association, whole_number("length", length, minimum=1)
+        self.attention = torch.zeros_like(association)
+        self.excess = association.new_zeros(length, length)
+
+    def _add_chunk(self, inputs: Tensor, targets: Tensor) -> None:
+        length = inputs.shape[1]
+        if length > self.length:
+            raise InputError(f"sequences of {length} tokens are longer than length={self.length}: cut them")
+        tokens, slots = distinct_tokens(inputs)
+        averages = prefix_averages(slots, tokens.shape[1], self.association.dtype)
+        scores = self.association[targets.unsqueeze(2), tokens.unsqueeze(1)]  # g over the distinct tokens, (n, T, U)
+        scores -= (averages * scores).sum(dim=2, keepdim=True)
+        by_position = scores.gather(2, slots.unsqueeze(1).expand(-1, length, -1)).sum(dim=0)
+        self.excess[:length, :length] += by_position
+        # A token's share of the prefix is its count over t: multiplying by it sums Q_i over the positions that hold it.
+        blocks = one_hot_slots(slots, tokens.shape[1], scores.dtype).transpose(1, 2) @ scores.mul_(averages)
+        _add_blocks(self.attention, tokens, tokens, blocks)
+
+    def _check_fits(self, other: Self) -> None:
+        super()._check_fits(other)
+        if not torch.equal(self.association, other.association):
+            raise InputError("these parts were added up with different S Phi: give all that of the whole corpus")
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Q (V, V), row = query, and Delta (T,), entry k for keys k positions back."""
+        rows = torch.arange(1, self.length + 1, dtype=self.excess.dtype, device=self.excess.device)
+        by_position = self.excess.tril() / rows[:, None]
+        return self.attention / self._count(), sub_diagonal_sums(by_position) / self._count()
+
+
+def context(inputs: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+    """Phi (paper A, Section 4) of int64 (N, T) tokens, (V, V) float64."""
+    check_tokens(inputs, targets, vocab_size)
+    return BigramAndContext(vocab_size, device=inputs.device).add(inputs, targets).context()
 
 
 def attention_and_position(inputs: Tensor, targets: Tensor, association: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,50 +300,27 @@ def attention_and_position(inputs: Tensor, targets: Tensor, association: Tensor)
     Returns:
         Q (V, V), row = query, and Delta (T,), entry k for keys k positions back.
     """
-    vocab_size, length = len(association), inputs.shape[1]
-    check_tokens(inputs, targets, vocab_size)
-    attention = torch.zeros(vocab_size, vocab_size, dtype=torch.float64)
-    scores_sum = torch.zeros(length, length, dtype=torch.float64)  # sum over sequences of g_i[t, m] - mean
-    for x, y in _chunks(inputs, targets):
-        tokens, slots = distinct_tokens(x)
-        n_slots = tokens.shape[1]
-        averages = prefix_averages(slots, n_slots)
-        scores = association[y.unsqueeze(2), tokens.unsqueeze(1)]  # g over the distinct tokens, (n, T, U)
-        scores -= (averages * scores).sum(dim=2, keepdim=True)
-        scores_sum += scores.gather(2, slots.unsqueeze(1).expand(-1, length, -1)).sum(dim=0)
-        # A token's share of the prefix is its count over t: multiplying by it sums Q_i over the positions that hold it.
-        blocks = one_hot_slots(slots, n_slots).transpose(1, 2) @ scores.mul_(averages)
-        _add_blocks(attention, tokens, tokens, blocks)
-    by_position = scores_sum.tril_() / torch.arange(1, length + 1, dtype=torch.float64)[:, None]
-    return attention / inputs.numel(), sub_diagonal_sums(by_position) / inputs.numel()
+    check_tokens(inputs, targets, len(association))
+    return AttentionAndPosition(association, inputs.shape[1]).add(inputs, targets).statistics()
 
 
-def basis_functions(inputs: Tensor, targets: Tensor, vocab_size: int) -> BasisFunctions:
-    """All six statistics of a corpus (paper A, Section 4), exact in float64.
+def compose(first: BigramAndContext, second_pass: Callable[[Tensor], AttentionAndPosition]) -> BasisFunctions:
+    """The six statistics from the sums of a first pass and a function that makes the second, given S Phi.
 
-    Cost: the pairs of a sequence's distinct tokens, N U^2, instead of N T^2 pairs of positions. The three products of
-    V x V matrices are cheaper than V^3, since B is a sparse matrix C of pair frequencies minus p u', where p are the
-    word frequencies and u = (1/V, .., 1/V): with columns of Phi that sum to 0, B Phi = C Phi, and S Phi = B'(B Phi).
-
-    Args:
-        inputs, targets: token numbers, int64 (N, T); targets[i, t] is the token after inputs[i, t].
-        vocab_size: V.
-
-    Raises:
-        InputError: shapes differ, nothing in them, not int64, or a token outside 0 .. V - 1.
+    The three products of V x V matrices are cheaper than V^3, since B is a sparse matrix C of pair frequencies minus
+    p u', where p are the word frequencies and u = (1/V, .., 1/V): with columns of Phi that sum to 0, B Phi = C Phi, and
+    S Phi = B'(B Phi).
     """
-    check_tokens(inputs, targets, vocab_size)
-    frequencies = bigram_frequencies(inputs, targets, vocab_size)
+    frequencies, bigram, phi = first.frequencies(), first.bigram(), first.context()
+    del first  # the largest temporary, where the caller does not need it any more
     transposed = frequencies.t().coalesce()
-    p = inputs.flatten().bincount(minlength=vocab_size).double() / inputs.numel()
-    bigram = frequencies.to_dense().sub_(p[:, None] / vocab_size)
+    p = torch.sparse.sum(frequencies, dim=1).to_dense()
 
     def bigram_transposed_times(matrix: Tensor) -> Tensor:
-        return torch.sparse.mm(transposed, matrix).sub_((p @ matrix) / vocab_size)
+        return torch.sparse.mm(transposed, matrix).sub_((p @ matrix) / len(p))
 
-    phi = context(inputs, targets, vocab_size)
     value_transposed = torch.sparse.mm(frequencies, phi)  # B Phi
-    attention, position = attention_and_position(inputs, targets, bigram_transposed_times(value_transposed))
+    attention, position = second_pass(bigram_transposed_times(value_transposed)).statistics()
     return BasisFunctions(
         bigram=bigram,
         interchangeability=bigram_transposed_times(bigram),
@@ -212,3 +329,54 @@ def basis_functions(inputs: Tensor, targets: Tensor, vocab_size: int) -> BasisFu
         attention=attention,
         position=position,
     )
+
+
+def basis_functions(
+    inputs: Tensor, targets: Tensor, vocab_size: int, dtype: torch.dtype = torch.float64
+) -> BasisFunctions:
+    """All six statistics of a corpus (paper A, Section 4), exact in float64.
+
+    Cost: the pairs of a sequence's distinct tokens, N U^2, instead of N T^2 pairs of positions.
+
+    Args:
+        inputs, targets: token numbers, int64 (N, T); targets[i, t] is the token after inputs[i, t].
+        vocab_size: V.
+        dtype: float32 halves the memory, and is good to about 1e-6.
+
+    Raises:
+        InputError: shapes differ, nothing in them, not int64, or a token outside 0 .. V - 1.
+    """
+    check_tokens(inputs, targets, vocab_size)
+    return basis_functions_of_batches([(inputs, targets)], vocab_size, inputs.shape[1], dtype)
+
+
+def basis_functions_of_batches(
+    batches: Iterable[tuple[Tensor, Tensor]], vocab_size: int, length: int, dtype: torch.dtype = torch.float64
+) -> BasisFunctions:
+    """The same for a corpus that comes batch by batch and need not fit into memory.
+
+    Args:
+        batches: pairs of inputs and targets, int64 (n, T) each; gone through twice, so a list or an object whose
+            `__iter__` starts anew, not a generator.
+        vocab_size: V. length: T of the longest sequences. dtype: of the statistics.
+
+    Raises:
+        InputError: as `basis_functions`, or if the batches cannot be gone through twice.
+    """
+    if isinstance(batches, Iterator):
+        raise InputError("the batches are gone through twice: give a list or an object whose __iter__ starts anew")
+
+    def first_pass() -> BigramAndContext:
+        sums = None
+        for inputs, targets in batches:
+            sums = sums or BigramAndContext(vocab_size, dtype, inputs.device)
+            sums.add(inputs, targets)
+        return sums or BigramAndContext(vocab_size, dtype)
+
+    def second_pass(association: Tensor) -> AttentionAndPosition:
+        sums = AttentionAndPosition(association, length)
+        for inputs, targets in batches:
+            sums.add(inputs, targets)
+        return sums
+
+    return compose(first_pass(), second_pass)
