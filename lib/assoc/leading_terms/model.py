@@ -1,5 +1,7 @@
 """The attention-only transformer of paper A (Definition 3.1), in its plain form."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -99,3 +101,26 @@ def mean_cross_entropy(model: AttentionOnlyTransformer, inputs: Tensor, targets:
     """L = mean over all N T positions of -log softmax(F)[t, y_t]; inputs and targets are int64 (N, T)."""
     check_tokens(inputs, targets, model.vocab_size)
     return functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+
+@torch.no_grad()
+def gaussian_start(
+    model: AttentionOnlyTransformer, scale: float, generator: torch.Generator, exponent: float = 0.0
+) -> AttentionOnlyTransformer:
+    """Draw every entry of every weight from N(0, v^2/V^(2 + 2 xi)) (paper A, Theorem D.13), in place; return the model.
+
+    So the V x V weights have a Frobenius norm of about v/V^xi, and the position vectors one of sqrt(T) v/V^(1 + xi).
+
+    Args:
+        scale: v; the theorem asks for v <= eta^2/T^2. exponent: xi.
+
+    Raises:
+        InputError: v or xi is not a finite number >= 0.
+    """
+    for name, number in (("scale", scale), ("exponent", exponent)):
+        if not 0 <= number < math.inf:
+            raise InputError(f"{name} is {number}: give a finite number, 0 or more")
+    deviation = scale / model.vocab_size ** (1 + exponent)
+    for weight in model.parameters():
+        weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) * deviation)
+    return model
