@@ -8,6 +8,7 @@ the built page, which has no kernel, and in Jupyter alike. In Jupyter some have 
     widgets.head_in_motion(history, task, probe)                paper B: both attention maps, over training steps
     widgets.memory_capacity()                                   paper B: recall of n pairs in dimension d
     widgets.bigram_task_explorer(task)                          paper B: sequences with triggers and outputs marked
+    widgets.compare_runs(title, guide, runs, panels)            both: the curves of a run under a chosen condition
     widgets.layer_by_checkpoint(tables, checkpoints)            both: a number per layer and checkpoint
 """
 
@@ -17,10 +18,12 @@ from assoc.widgets.explorer import Explorer
 from assoc.widgets.head import head_in_motion, head_picture
 from assoc.widgets.layers import agreement_tables, layer_by_checkpoint, layer_picture
 from assoc.widgets.memory import capacity_picture, capacity_table, memory_capacity
+from assoc.widgets.runs import Panel, compare_runs, run_picture
 from assoc.widgets.sequences import bigram_task_explorer, sequence_picture
 
 __all__ = [
     "Explorer",
+    "Panel",
     "agreement_tables",
     "association_explorer",
     "association_table",
@@ -28,11 +31,13 @@ __all__ = [
     "capacity_picture",
     "capacity_table",
     "clock_picture",
+    "compare_runs",
     "gradient_clock",
     "head_in_motion",
     "head_picture",
     "layer_by_checkpoint",
     "layer_picture",
     "memory_capacity",
+    "run_picture",
     "sequence_picture",
 ]
