@@ -20,7 +20,9 @@ from assoc.induction.ablation import (
     model_run,
     new_model,
     output_run,
+    over_seeds,
     share_right,
+    steps_in_words,
     stories_task,
     thin,
     train_under,
@@ -196,6 +198,18 @@ def test_a_model_run_is_training() -> None:
     assert all(0 <= value <= 1 for name in ("accuracy", "previous", "after") for value in run[name])
     full = model_run("full, four heads", 3, **SMALL, steps=2, every=2, keep_every=1)
     assert full["recall"] == {}
+
+
+def test_seeds_are_put_together() -> None:
+    points = [{"a": {"b": [0.0, 2.0]}, "c": [1.0]}, {"a": {"b": [1.0, 6.0]}, "c": [1.0, 2.0]}]
+    mean, low, high = over_seeds(points, "a.b")
+    assert (mean.tolist(), low.tolist(), high.tolist()) == ([0.5, 4], [0, 2], [1, 6])
+    for bad in (points, []):
+        with pytest.raises(InputError, match="one length"):
+            over_seeds(bad, "c")
+    assert steps_in_words([80, 90, 85]) == "85 (80 to 90)"
+    assert steps_in_words([80, None, 90]) == "85 (80 to 90), 1 of 3 never"
+    assert steps_in_words([None, None]) == "never"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ chapter shows. `train_under` does the training for all of them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -160,6 +160,31 @@ def first_step(steps: Sequence[int], values: Sequence[float], level: float) -> i
 def thin(values: Sequence[float], keep_every: int) -> list[float]:
     """Every so many of the values, from the first on, to three decimals."""
     return [round(value, 3) for value in values[::keep_every]]
+
+
+def over_seeds(points: Sequence[Mapping[str, Any]], key: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, least and greatest value of a curve over points of a sweep, each as long as the curve.
+
+    Args:
+        key: "accuracy", or with dots for mappings within, as in "recall.key1".
+
+    Raises:
+        InputError: curves of different lengths, or none.
+    """
+    curves = [reduce(lambda found, part: found[part], key.split("."), point) for point in points]
+    if not curves or len({len(values) for values in curves}) > 1:
+        raise InputError(f"{len(curves)} curves {key!r} of one length are needed: choose points of one kind")
+    table = torch.tensor(curves, dtype=torch.float64)
+    return table.mean(dim=0), table.amin(dim=0), table.amax(dim=0)
+
+
+def steps_in_words(steps: Sequence[int | None]) -> str:
+    """First steps of several seeds as their mean and range, "84 (80 to 90)", with how many never got there."""
+    found = [step for step in steps if step is not None]
+    if not found:
+        return "never"
+    words = f"{sum(found) / len(found):.0f} ({min(found)} to {max(found)})"
+    return words if len(found) == len(steps) else f"{words}, {len(steps) - len(found)} of {len(steps)} never"
 
 
 def frozen_run(
