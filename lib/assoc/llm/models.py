@@ -25,7 +25,7 @@ from assoc.progress import progress
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-HUB_REASON_LENGTH = 160
+REASON_LENGTH = 160  # of what the library says, in messages
 TOKENS_AT_ONCE = 512  # of one pass through a layer: keeps its MLP's activations near 16 MB at d = 2048
 
 
@@ -340,7 +340,7 @@ def load_model(source: str | Path, *, revision: str | None = None, dtype: torch.
                     raise InputError(f"folder '{source}' has no checkpoint '{revision}': give one of its subfolders")
             if not (path / "config.json").is_file():
                 raise InputError(f"folder '{path}' has no config.json: give a folder made by save_pretrained")
-            return _load(name, str(path), dtype, local_files_only=True)
+            return _load_local(name, path, dtype)
         if path.exists():
             raise InputError(f"'{source}' is neither a folder nor a .gguf file: give the folder of a saved model")
         if path.is_absolute() or str(source).startswith("."):
@@ -379,7 +379,15 @@ def _load_gguf(path: Path, revision: str | None, dtype: torch.dtype) -> Language
         import gguf  # noqa: F401
     except ImportError:
         raise InputError("GGUF files need the libraries gguf and accelerate: pip install gguf accelerate") from None
-    return _load(str(path), str(path.parent), dtype, gguf_file=path.name, local_files_only=True)
+    return _load_local(str(path), path.parent, dtype, gguf_file=path.name)
+
+
+def _load_local(name: str, folder: Path, dtype: torch.dtype, **settings: Any) -> LanguageModel:
+    try:
+        return _load(name, str(folder), dtype, local_files_only=True, **settings)
+    except _NotAtHandError as error:
+        reason = " ".join(str(error).split())[:REASON_LENGTH]
+        raise InputError(f"{name}: configuration or weights are missing or broken ({reason}): save it again") from error
 
 
 def _load_from_hub(name: str, source: str, revision: str | None, dtype: torch.dtype) -> LanguageModel:
@@ -394,7 +402,7 @@ def _load_from_hub(name: str, source: str, revision: str | None, dtype: torch.dt
     except (_NotAtHandError, urllib.error.URLError, TimeoutError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:HUB_REASON_LENGTH]
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_LENGTH]
         raise InputError(
             f"there is no folder '{source}', and the Hugging Face hub gave no {name} ({reason}): check name, revision "
             f"and network, {instead}"
@@ -429,8 +437,13 @@ def _load(name: str, source: str, dtype: torch.dtype, **settings: Any) -> Langua
             missing = found["missing_keys"]
         except OSError as error:
             raise _NotAtHandError(str(error)) from error
-        except (RuntimeError, ValueError) as error:
-            raise InputError(f"{name}: its weights do not fit its configuration ({error})") from error
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever the library or the file formats may raise
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_LENGTH]
+            raise InputError(
+                f"{name}: its weights cannot be read or do not fit its configuration ({reason}): save it again"
+            ) from error
     if missing:
         raise InputError(f"{name}: {len(missing)} weights are missing, such as {min(missing)}: fetch or save it again")
     for weight_name, weight in model.named_parameters():
