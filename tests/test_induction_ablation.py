@@ -1,6 +1,7 @@
 """Runs that withhold something: against training by hand, loops over positions, and what the book ships."""
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from assoc.induction.ablation import (
     feed_forward_run,
     first_step,
     frozen_run,
+    gradient_agreement,
     is_right,
     model_run,
     new_model,
@@ -198,6 +200,24 @@ def test_a_model_run_is_training() -> None:
     assert all(0 <= value <= 1 for name in ("accuracy", "previous", "after") for value in run[name])
     full = model_run("full, four heads", 3, **SMALL, steps=2, every=2, keep_every=1)
     assert full["recall"] == {}
+
+
+def test_gradient_agreement_is_its_formula() -> None:
+    task, model, _ = by_hand(1, 1)
+    found = gradient_agreement(model, task, "output2", 4, seeded(9), n_batches=3)
+    generator, gradients = seeded(9), []
+    for _ in range(3):
+        batch = task.sample(4, generator)
+        where = batch.occurrence >= 2
+        model.zero_grad()
+        functional.cross_entropy(model(batch.inputs)[where], batch.targets[where]).backward()
+        gradients.append(model.output2.grad.flatten().tolist())
+    inner = [[sum(a * b for a, b in zip(g, h, strict=True)) for h in gradients] for g in gradients]
+    different = statistics.mean(inner[i][j] for i in range(3) for j in range(3) if i != j)
+    assert found == pytest.approx(different / statistics.mean(inner[i][i] for i in range(3)), rel=1e-4)
+    # Batches of more sequences agree more.
+    few, many = (gradient_agreement(model, task, "output2", size, seeded(0)) for size in (4, 64))
+    assert few < many < 1
 
 
 def test_seeds_are_put_together() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from assoc.corpus import load_texts
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 from assoc.induction.alignment import MEMORIES, signal_to_noise
 from assoc.induction.memory import ideal_memories
 from assoc.induction.model import AssociativeTransformer, FullTransformer, OneLayerTransformer, TokenModel
@@ -160,6 +160,28 @@ def first_step(steps: Sequence[int], values: Sequence[float], level: float) -> i
 def thin(values: Sequence[float], keep_every: int) -> list[float]:
     """Every so many of the values, from the first on, to three decimals."""
     return [round(value, 3) for value in values[::keep_every]]
+
+
+def gradient_agreement(
+    model: TokenModel, task: BigramTask, name: str, batch_size: int, generator: torch.Generator, n_batches: int = 8
+) -> float:
+    """How much of a gradient on a batch is there on every batch: |E g|^2 / E |g|^2 for the loss on repeated outputs.
+
+    1 if all batches give the same gradient; near 0 if noise is all there is. Estimated from n_batches gradients g_i as
+    the mean of g_i . g_j over i != j by the mean of |g_i|^2, so that noise alone gives 0 on average.
+
+    Args:
+        name: the parameter whose gradient it is. generator: source of the batches.
+    """
+    parameter, found = dict(model.named_parameters())[name], []
+    for _ in range(whole_number("n_batches", n_batches, minimum=2)):
+        batch = task.sample(batch_size, generator)
+        counts = batch.occurrence >= 2
+        loss = functional.cross_entropy(model(batch.inputs, counts), batch.targets[counts])
+        found.append(torch.autograd.grad(loss, parameter)[0].flatten().double())
+    products = torch.stack(found) @ torch.stack(found).T
+    squares = products.diagonal().mean()
+    return float((products.mean() * n_batches - squares) / (n_batches - 1) / squares)
 
 
 def over_seeds(points: Sequence[Mapping[str, Any]], key: str) -> tuple[Tensor, Tensor, Tensor]:
