@@ -13,6 +13,7 @@ from assoc.llm.covariance import LayerAgreement, PreparedTerms, compare_layers, 
 from assoc.llm.models import LanguageModel, load_model
 from assoc.llm.smollm2 import fetch_smollm2, smollm2_path
 from assoc.llm.statistics import TokenStatistics, token_statistics
+from assoc.sweeps import rounded
 
 FETCHED = {"smollm2": (fetch_smollm2, smollm2_path)}  # models by short name: how to fetch, where they are then
 COLUMNS = {
@@ -133,9 +134,9 @@ def run_leading_terms(options: argparse.Namespace) -> None:
             "n_sequences": statistics.n_sequences,
             "n_tokens": len(statistics.tokens),
             "length": statistics.length,
-            "coverage": round(statistics.coverage, 6),
+            "coverage": rounded(statistics.coverage),
             "centre_tokens": options.centre_tokens,
-            "all_tokens_the_same": None if options.centre_tokens else controls(terms),
+            "all_tokens_the_same": None if options.centre_tokens else rounded(controls(terms)),
             "checkpoints": checkpoints,
         },
     )
@@ -160,11 +161,11 @@ def describe(statistics: TokenStatistics) -> str:
 
 
 def controls(terms: PreparedTerms) -> dict[str, float]:
-    """For each leading term, the cosine of a model in which all tokens look the same, to six digits."""
+    """For each leading term, the cosine of a model in which all tokens look the same."""
     return {
-        "embedding": round(terms.value.constant_cosine, 6),
-        "attention": round(terms.attention.constant_cosine, 6),
-        "attention_transposed": round(terms.attention_transposed.constant_cosine, 6),
+        "embedding": terms.value.constant_cosine,
+        "attention": terms.attention.constant_cosine,
+        "attention_transposed": terms.attention_transposed.constant_cosine,
     }
 
 
@@ -180,12 +181,8 @@ def describe_control(terms: PreparedTerms) -> str:
 
 
 def as_record(layer: LayerAgreement) -> dict[str, object]:
-    """A layer's cosines for JSON, to six digits."""
-    values = asdict(layer) | {"head_spread": layer.head_spread}
-    return {
-        name: [round(item, 6) for item in value] if isinstance(value, list) else round(value, 6)
-        for name, value in values.items()
-    }
+    """A layer's cosines for JSON, six digits each; a cosine that is not defined becomes None."""
+    return rounded(asdict(layer) | {"head_spread": layer.head_spread})
 
 
 def table(layers: Sequence[LayerAgreement]) -> str:

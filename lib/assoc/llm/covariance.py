@@ -15,9 +15,9 @@ is taken away on both sides, and what is compared is how tokens differ (the cosi
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import pstdev
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -214,8 +214,8 @@ class LayerAgreement:
 
     @property
     def head_spread(self) -> float:
-        """Standard deviation of the heads' cosines with Q."""
-        return pstdev(self.heads)
+        """Standard deviation of the heads' cosines with Q; nan if one of them is."""
+        return float(np.std(self.heads))
 
 
 def compare_layers(model: LanguageModel, tokens: Tensor, terms: PreparedTerms) -> Iterator[LayerAgreement]:

