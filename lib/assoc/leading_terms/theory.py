@@ -1,6 +1,6 @@
 """What the weights should be after s steps from zero, and how wrong that may be (paper A, Theorems D.7 and D.10)."""
 
-from math import comb
+from math import comb, exp
 from typing import NamedTuple
 
 from torch import Tensor
@@ -74,6 +74,42 @@ def bounds_apply(steps: int, learning_rate: float, length: int, vocab_size: int,
         and time <= min(1 / (12 * n_layers), 5 / (8 * length**0.5))
         and length >= 60
         and vocab_size >= 500
+    )
+
+
+def bounds_below_terms(basis: BasisFunctions, steps: int, length: int, n_layers: int = 3) -> PerKind:
+    """The training time s eta below which each bound is smaller than the leading term it is about, after s steps.
+
+    From `error_bounds` and `step_coefficients`, with |.| for Frobenius norms and c_s = 3 C(s,4) + 2 C(s,3):
+    |B|/3 for the output; (C(s,2)/s^2) |Phi'B'|/12 for the values; (c_s/s^4) |Q|/(13 T) and (c_s/s^4) |Delta|/(13 T)
+    for attention and position; for one layer with 4 and 6 in the place of 12 and 13. From there on the theorem alone
+    cannot tell a weight from zero.
+    """
+    steps = whole_number("steps", steps, minimum=1)
+    bounds, factors = error_bounds(steps, 1 / steps, length, n_layers), step_coefficients(steps, 1 / steps)
+    # At s eta = 1; the bound has one power of s eta more than the term.
+    return PerKind(*(getattr(factors, k) * float(basis.leading_term(k).norm()) / getattr(bounds, k) for k in KINDS))
+
+
+def gaussian_start_probability(vocab_size: int, n_layers: int, exponent: float = 0.0) -> float:
+    """1 - (3 L + 1)(exp(-V^(1 + 2 xi)/4) + exp(-V^(2 + 2 xi)/4)): how surely Theorem D.13 has its bounds hold."""
+    V, L = whole_number("vocab_size", vocab_size, minimum=1), whole_number("n_layers", n_layers, minimum=1)
+    return 1 - (3 * L + 1) * (exp(-(V ** (1 + 2 * exponent)) / 4) + exp(-(V ** (2 + 2 * exponent)) / 4))
+
+
+def gaussian_bounds_apply(
+    steps: int, learning_rate: float, length: int, vocab_size: int, n_layers: int, scale: float
+) -> bool:
+    """Whether Theorem D.13 speaks of a start N(0, v^2/V^(2 + 2 xi)), v = `scale`: then `error_bounds` hold with
+    `gaussian_start_probability`.
+
+    Its conditions are those of `bounds_apply`, v <= eta^2/T^2, T <= V and eta >= 1/T.
+    """
+    return (
+        bounds_apply(steps, learning_rate, length, vocab_size, n_layers)
+        and scale <= learning_rate**2 / length**2
+        and length <= vocab_size
+        and learning_rate >= 1 / length
     )
 
 
