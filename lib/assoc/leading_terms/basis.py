@@ -10,6 +10,7 @@ the first, `AttentionAndPosition`. Sequences are added batch by batch, and accum
 that of the whole: a corpus may be larger than memory, or spread over processes.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Self
@@ -19,9 +20,8 @@ from torch import Tensor
 
 from assoc.errors import InputError, whole_number
 
-CHUNK_ELEMENTS = (
-    1_000_000  # numbers in the largest temporary array of a chunk of sequences: 8 MB in float64, near cache size
-)
+CHUNK_ELEMENTS = 1_000_000  # numbers in the largest array of a chunk of sequences: 8 MB in float64, near cache size
+PARTS = 4  # into how many `prefixes` sequences are cut
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,16 @@ def distinct_tokens(sequences: Tensor) -> tuple[Tensor, Tensor]:
     slots = ranks.gather(1, first)
     tokens = sequences.new_zeros(len(sequences), int(ranks[:, -1].max()) + 1).scatter_(1, slots, sequences)
     return tokens, slots
+
+
+def prefixes(slots: Tensor, parts: int = PARTS) -> Iterator[tuple[slice, int]]:
+    """Positions in a few parts, each with how many slots (of `distinct_tokens`) are in use up to its end.
+
+    A prefix holds only the words that occurred so far: what is multiplied part by part skips the others.
+    """
+    length = slots.shape[1]
+    for start, stop in itertools.pairwise(sorted({length * part // parts for part in range(parts + 1)})):
+        yield slice(start, stop), int(slots[:, :stop].max()) + 1
 
 
 def one_hot_slots(slots: Tensor, n_slots: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -263,13 +273,17 @@ class AttentionAndPosition(_Accumulator):
         if length > self.length:
             raise InputError(f"sequences of {length} tokens are longer than length={self.length}: cut them")
         tokens, slots = distinct_tokens(inputs)
+        held = one_hot_slots(slots, tokens.shape[1], self.association.dtype)
         averages = prefix_averages(slots, tokens.shape[1], self.association.dtype)
-        scores = self.association[targets.unsqueeze(2), tokens.unsqueeze(1)]  # g over the distinct tokens, (n, T, U)
-        scores -= (averages * scores).sum(dim=2, keepdim=True)
-        by_position = scores.gather(2, slots.unsqueeze(1).expand(-1, length, -1)).sum(dim=0)
-        self.excess[:length, :length] += by_position
-        # A token's share of the prefix is its count over t: multiplying by it sums Q_i over the positions that hold it.
-        blocks = one_hot_slots(slots, tokens.shape[1], scores.dtype).transpose(1, 2) @ scores.mul_(averages)
+        blocks = held.new_zeros(len(tokens), tokens.shape[1], tokens.shape[1])
+        for t, seen in prefixes(slots):
+            shares = averages[:, t, :seen]
+            scores = self.association[targets[:, t].unsqueeze(2), tokens[:, :seen].unsqueeze(1)]  # g, (n, t, seen)
+            scores -= (shares * scores).sum(dim=2, keepdim=True)
+            keys = slots[:, : t.stop].unsqueeze(1).expand(-1, scores.shape[1], -1)
+            self.excess[t, : t.stop] += scores.gather(2, keys).sum(dim=0)
+            # A share is a token's count over t: multiplying by it sums Q_i over the positions that hold the token.
+            blocks[:, :seen, :seen] += held[:, t, :seen].transpose(1, 2) @ scores.mul_(shares)
         _add_blocks(self.attention, tokens, tokens, blocks)
 
     def _check_fits(self, other: Self) -> None:

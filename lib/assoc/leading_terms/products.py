@@ -18,12 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from assoc.leading_terms.basis import check_tokens, distinct_tokens, one_hot_slots
+from assoc.leading_terms.basis import check_tokens, distinct_tokens, one_hot_slots, prefixes
 from assoc.leading_terms.model import AttentionOnlyTransformer, causal_mask, mean_cross_entropy, position_scores
 
 CHUNK_ELEMENTS = 10_000_000  # numbers in the largest temporary array of a chunk of sequences
 MAX_PRODUCT_BYTES = 4 << 30  # products of a vocabulary too large for a laptop's memory are not formed
-PARTS = 4  # parts of the positions that are multiplied one after the other
 LOOK_UP_OPERATIONS = 16  # an entry looked up and its gradient put back, far apart in memory, cost as many multiply-adds
 
 Form = tuple[bool, ...]  # for each layer: whether the products M_a W_l M_b' are formed
@@ -175,13 +174,12 @@ class WeightProducts:
         C, O = paths.detach().flatten(2), rows.detach().flatten(1, 2)
         gradient_C, gradient_O = torch.zeros_like(C), torch.zeros_like(O)
         total = torch.zeros((), dtype=O.dtype, device=O.device)
-        for part in torch.arange(slots.shape[1]).chunk(PARTS):
-            t = slice(int(part[0]), int(part[-1]) + 1)
-            seen = (int(slots[:, : t.stop].max()) + 1) * paths.shape[3]  # a prefix holds only the first slots
+        for t, n_seen in prefixes(slots):
+            seen = n_seen * paths.shape[3]
             loss, residual = loss_and_residual(C[:, t, :seen] @ O[:, :seen], targets[:, t])
             total += loss
             gradient_C[:, t, :seen] = residual @ O[:, :seen].transpose(1, 2)
-            gradient_O[:, :seen].baddbmm_(C[:, t, :seen].transpose(1, 2), residual, alpha=scale)
+            gradient_O[:, :seen] += (scale * C[:, t, :seen]).transpose(1, 2) @ residual
         if rows.requires_grad:
             rows.grad = gradient_O.view_as(rows)
         if paths.requires_grad:
