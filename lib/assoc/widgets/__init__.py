@@ -9,6 +9,7 @@ the built page, which has no kernel, and in Jupyter alike. In Jupyter some have 
     widgets.memory_capacity()                                   paper B: recall of n pairs in dimension d
     widgets.bigram_task_explorer(task)                          paper B: sequences with triggers and outputs marked
     widgets.compare_runs(title, guide, runs, panels)            both: the curves of a run under a chosen condition
+    widgets.three_steps_explorer()                              paper B: Theorem 3, in any order of the steps
     widgets.layer_by_checkpoint(tables, checkpoints)            both: a number per layer and checkpoint
 """
 
@@ -20,6 +21,7 @@ from assoc.widgets.layers import agreement_tables, layer_by_checkpoint, layer_pi
 from assoc.widgets.memory import capacity_picture, capacity_table, memory_capacity
 from assoc.widgets.runs import Panel, compare_runs, run_picture
 from assoc.widgets.sequences import bigram_task_explorer, sequence_picture
+from assoc.widgets.three_steps import three_steps_explorer, three_steps_picture
 
 __all__ = [
     "Explorer",
@@ -40,4 +42,6 @@ __all__ = [
     "memory_capacity",
     "run_picture",
     "sequence_picture",
+    "three_steps_explorer",
+    "three_steps_picture",
 ]
