@@ -15,19 +15,20 @@ from assoc.errors import InputError
 from assoc.llm import LanguageModel, as_language_model, load_model
 
 D, V = 24, 50
-FINAL_NORM = {"gpt_neox": "gpt_neox.final_layer_norm", "llama": "model.norm", "gpt2": "transformer.ln_f"}
+FINAL_NORM = {"gpt_neox": "gpt_neox.final_layer_norm", "gpt2": "transformer.ln_f"}  # of the others: model.norm
 
 
 def tiny_config(family: str, **more: object) -> object:
-    from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig
+    from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig
 
     common = {"vocab_size": V, "bos_token_id": 0, "eos_token_id": 0}
     if family == "gpt2":
         return GPT2Config(n_embd=D, n_layer=3, n_head=4, n_positions=16, **common, **more)
     sizes = {"hidden_size": D, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
     sizes |= {"max_position_embeddings": 16} | common
-    if family == "llama":  # heads share keys and values in pairs, and are together wider than the residual
-        return LlamaConfig(num_key_value_heads=2, head_dim=8, pad_token_id=None, **sizes, **more)
+    if family in ("llama", "mistral"):  # heads share keys and values in pairs, and together are wider than the residual
+        config = LlamaConfig if family == "llama" else MistralConfig
+        return config(num_key_value_heads=2, head_dim=8, pad_token_id=None, **sizes, **more)
     return GPTNeoXConfig(use_parallel_residual=family == "gpt_neox", **sizes, **more)
 
 
@@ -45,7 +46,7 @@ def tiny_model(family: str) -> object:
     return model
 
 
-@pytest.fixture(scope="module", params=["gpt_neox", "gpt_neox in series", "llama", "gpt2"])
+@pytest.fixture(scope="module", params=["gpt_neox", "gpt_neox in series", "llama", "mistral", "gpt2"])
 def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / request.param.replace(" ", "-")
     tiny_model(request.param).save_pretrained(folder)
@@ -65,9 +66,9 @@ def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sizes(model: LanguageModel) -> None:
-    llama = model.model.config.model_type == "llama"
+    shared = model.model.config.model_type in ("llama", "mistral")
     assert (model.n_layers, model.n_heads, model.dim, model.vocab_size) == (3, 4, D, V)
-    assert (model.n_key_value_heads, model.head_dim) == ((2, 8) if llama else (4, 6))
+    assert (model.n_key_value_heads, model.head_dim) == ((2, 8) if shared else (4, 6))
     assert model.embedding.shape == model.unembedding.shape == (V, D)
     assert model.tokenizer is None
     assert not model.model.training
@@ -138,7 +139,8 @@ def test_residuals_of_single_tokens(model: LanguageModel, monkeypatch: pytest.Mo
         torch.testing.assert_close(after_attention, before + model.attention_norm(layer)(before) @ mixed)
         if layer + 1 < model.n_layers:
             torch.testing.assert_close(after, states[layer + 1])
-    last = model.model.get_submodule(FINAL_NORM[model.model.config.model_type])(found[-1].after)
+    norm = FINAL_NORM.get(model.model.config.model_type, "model.norm")
+    last = model.model.get_submodule(norm)(found[-1].after)
     torch.testing.assert_close(last @ model.unembedding.T, output.logits[:, 0])
 
 

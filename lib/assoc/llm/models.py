@@ -9,7 +9,6 @@ The library is imported when a model is loaded, which takes seconds; importing t
 """
 
 import contextlib
-import urllib.error
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,12 +137,12 @@ class LanguageModel:
     @property
     def embedding(self) -> Tensor:
         """w_E, (V, d)."""
-        return self.model.get_input_embeddings().weight
+        return self.model.get_input_embeddings().weight.detach()
 
     @property
     def unembedding(self) -> Tensor:
         """W_U, (V, d): the logit of token v is the normed last residual times row v."""
-        return self.model.get_output_embeddings().weight
+        return self.model.get_output_embeddings().weight.detach()
 
     def layer_module(self, layer: int) -> nn.Module:
         """The library's module of a layer: residuals in, residuals out."""
@@ -210,7 +209,8 @@ class LanguageModel:
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, without special ones at its start or end. Raises InputError without a tokenizer."""
-        return self._tokenizer().encode(text, add_special_tokens=False)
+        # The library would warn on stderr of texts that are longer than the model's window; callers cut them.
+        return self._tokenizer().encode(text, add_special_tokens=False, verbose=False)
 
     def words(self, tokens: Tensor) -> list[str]:
         """The text of each token on its own, for tables and figures. Raises InputError without a tokenizer."""
@@ -399,7 +399,7 @@ def _load_from_hub(name: str, source: str, revision: str | None, dtype: torch.dt
     try:
         _reach_hub()
         return _load(name, source, dtype, **settings)
-    except (_NotAtHandError, urllib.error.URLError, TimeoutError, ValueError) as error:
+    except (_NotAtHandError, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_LENGTH]
