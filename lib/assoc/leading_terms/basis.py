@@ -13,11 +13,12 @@ that of the whole: a corpus may be larger than memory, or spread over processes.
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from assoc import distributed
 from assoc.errors import InputError, whole_number
 
 CHUNK_ELEMENTS = 1_000_000  # numbers in the largest array of a chunk of sequences: 8 MB in float64, near cache size
@@ -198,10 +199,20 @@ class _Accumulator:
         self.n_positions += other.n_positions
         return self
 
+    def over_processes(self) -> Self:
+        """Add up what all processes (`assoc.distributed`) have; every one of them must call this. Returns self."""
+        n_positions = torch.tensor(self.n_positions, device=getattr(self, self.sums[0]).device)
+        distributed.add_up([getattr(self, name) for name in self.sums] + [n_positions])
+        self.n_positions = int(n_positions)
+        return self
+
     def _count(self) -> int:
         if not self.n_positions:
             raise InputError("no sequence was added: add some before asking for statistics")
         return self.n_positions
+
+
+Accumulator = TypeVar("Accumulator", bound=_Accumulator)
 
 
 class BigramAndContext(_Accumulator):
@@ -365,7 +376,11 @@ def basis_functions(
 
 
 def basis_functions_of_batches(
-    batches: Iterable[tuple[Tensor, Tensor]], vocab_size: int, length: int, dtype: torch.dtype = torch.float64
+    batches: Iterable[tuple[Tensor, Tensor]],
+    vocab_size: int,
+    length: int,
+    dtype: torch.dtype = torch.float64,
+    over_processes: bool = False,
 ) -> BasisFunctions:
     """The same for a corpus that comes batch by batch and need not fit into memory.
 
@@ -373,6 +388,8 @@ def basis_functions_of_batches(
         batches: pairs of inputs and targets, int64 (n, T) each; gone through twice, so a list or an object whose
             `__iter__` starts anew, not a generator.
         vocab_size: V. length: T of the longest sequences. dtype: of the statistics.
+        over_processes: each process (`assoc.distributed`) brings batches of its own, and all get the statistics of
+            them all.
 
     Raises:
         InputError: as `basis_functions`, or if the batches cannot be gone through twice.
@@ -380,17 +397,13 @@ def basis_functions_of_batches(
     if isinstance(batches, Iterator):
         raise InputError("the batches are gone through twice: give a list or an object whose __iter__ starts anew")
 
-    def first_pass() -> BigramAndContext:
-        sums = None
-        for inputs, targets in batches:
-            sums = sums or BigramAndContext(vocab_size, dtype, inputs.device)
-            sums.add(inputs, targets)
-        return sums or BigramAndContext(vocab_size, dtype)
-
-    def second_pass(association: Tensor) -> AttentionAndPosition:
-        sums = AttentionAndPosition(association, length)
+    def filled(sums: Accumulator) -> Accumulator:
         for inputs, targets in batches:
             sums.add(inputs, targets)
-        return sums
+        return sums.over_processes() if over_processes else sums
 
-    return compose(first_pass(), second_pass)
+    device = next((inputs.device for inputs, _ in batches), None)
+    return compose(
+        filled(BigramAndContext(vocab_size, dtype, device)),
+        lambda association: filled(AttentionAndPosition(association, length)),
+    )

@@ -7,11 +7,11 @@ import time
 import numpy as np
 import torch
 
-from assoc import __version__
+from assoc import __version__, distributed
 from assoc.corpus.cli import add_corpus_arguments, corpus_from_options
 from assoc.errors import InputError
 from assoc.files import check_writable, write_atomically, write_json
-from assoc.leading_terms.basis import BasisFunctions, basis_functions
+from assoc.leading_terms.basis import BasisFunctions, basis_functions, basis_functions_of_batches
 from assoc.leading_terms.model import AttentionOnlyTransformer
 from assoc.leading_terms.neighbours import BASIS_NAMES, neighbours
 from assoc.leading_terms.theory import KINDS, step_coefficients
@@ -32,7 +32,12 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     near.add_argument("--top", type=int, default=10, help="how many neighbours (%(default)s)")
     near.set_defaults(run=run_neighbours)
 
-    training = subparsers.add_parser("train", help="train an attention-only transformer against its leading terms")
+    training = subparsers.add_parser(
+        "train",
+        help="train an attention-only transformer against its leading terms",
+        description="Train an attention-only transformer against its leading terms. To share the work among K "
+        "processes: torchrun --nproc-per-node K -m assoc train ...",
+    )
     add_corpus_arguments(training)
     training.set_defaults(vocab_size=500, length=64, max_sequences=512, unknown="map")
     training.add_argument("--layers", type=int, default=3, metavar="L", help="layers (%(default)s)")
@@ -43,6 +48,12 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     training.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(%(default)s)")
     training.add_argument("--seed", type=int, default=0, help="of the shuffles of mini-batches (%(default)s)")
     training.add_argument("--output", default="results/train.json", metavar="FILE", help="history (%(default)s)")
+    training.add_argument(
+        "--checkpoint", metavar="FILE", help="keep the run's state here; the same command goes on from it"
+    )
+    training.add_argument(
+        "--checkpoint-every", type=int, default=1, metavar="K", help="steps a checkpoint (%(default)s)"
+    )
     training.set_defaults(run=run_train)
 
 
@@ -95,25 +106,43 @@ def summary(history: TrainingHistory) -> str:
 
 
 def run_train(options: argparse.Namespace) -> None:
-    """Train, print the agreement at the end, write the history with what made it."""
+    """Train, print the agreement at the end, write the history with what made it.
+
+    Under torchrun all processes train together; the first one speaks and writes.
+    """
+    with distributed.processes():
+        _run_train(options)
+
+
+def _run_train(options: argparse.Namespace) -> None:
+    is_first = distributed.number() == 0
     check_writable(options.output)
     generator = seeded(options.seed)
     corpus = corpus_from_options(options)
+    inputs, targets = corpus.inputs, corpus.targets
+    own = distributed.share(len(inputs))
     model = AttentionOnlyTransformer(
-        corpus.vocab_size, corpus.inputs.shape[1], options.layers, dtype=getattr(torch, options.dtype)
+        corpus.vocab_size, inputs.shape[1], options.layers, dtype=getattr(torch, options.dtype)
     )
     start = time.perf_counter()
     history = train(
         model,
-        corpus.inputs,
-        corpus.targets,
+        inputs,
+        targets,
         options.learning_rate,
         options.steps,
         batch_size=options.batch_size,
         generator=generator,
-        basis=basis_functions(corpus.inputs, corpus.targets, corpus.vocab_size),
+        basis=basis_functions_of_batches(
+            [(inputs[own], targets[own])], corpus.vocab_size, inputs.shape[1], over_processes=True
+        ),
         record_every=options.record_every,
+        show_progress=is_first,
+        checkpoint=options.checkpoint,
+        checkpoint_every=options.checkpoint_every,
     )
+    if not is_first:
+        return
     seconds = time.perf_counter() - start
     print(summary(history))
     made_by = {
@@ -121,7 +150,8 @@ def run_train(options: argparse.Namespace) -> None:
         "version": __version__,
         "seed": options.seed,
         "seconds": round(seconds, 1),
-        "sequences": len(corpus.inputs),
+        "processes": distributed.count(),
+        "sequences": len(inputs),
         "kinds": list(KINDS),
     }
     print(f"{seconds:.1f} s; history written to {write_json(options.output, made_by | history.as_dict())}")

@@ -1,15 +1,17 @@
 """Gradient descent on the attention-only transformer, watched against its leading terms (paper A, Section 5.1)."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from assoc import distributed
 from assoc.errors import InputError, learning_rate_above_zero, whole_number
 from assoc.leading_terms.basis import BasisFunctions, check_tokens
+from assoc.leading_terms.checkpoint import load, run_identity, save
 from assoc.leading_terms.model import AttentionOnlyTransformer
 from assoc.leading_terms.products import loss_and_gradients
 from assoc.progress import progress
@@ -135,15 +137,66 @@ class TrainingHistory:
         ]
         return content
 
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> "TrainingHistory":
+        """The history that `as_dict` turned into plain lists and numbers."""
 
-def _batches(n_sequences: int, batch_size: int | None, generator: torch.Generator | None) -> Iterator[Tensor | slice]:
-    """Which sequences each step uses: all, or batches of a fresh shuffle an epoch (a short rest is left out)."""
-    if batch_size is None:
-        while True:
-            yield slice(None)
-    while True:
-        order = torch.randperm(n_sequences, generator=generator)
-        yield from order[: n_sequences - n_sequences % batch_size].split(batch_size)
+        def agreement(entry: dict[str, Any]) -> Agreement:
+            return Agreement(**{key: math.nan if value is None else value for key, value in entry.items()})
+
+        agreements = [[agreement(entry) for entry in record] for record in content["agreements"]]
+        return cls(content["learning_rate"], list(content["steps"]), list(content["loss"]), agreements)
+
+
+class Batches:
+    """Which sequences each step uses: all, or batches of a fresh shuffle an epoch (a short rest is left out).
+
+    Args:
+        n_sequences: N. batch_size: None for all. generator: of the shuffles; None for torch's global one.
+    """
+
+    def __init__(self, n_sequences: int, batch_size: int | None, generator: torch.Generator | None) -> None:
+        self.n_sequences, self.batch_size, self.generator = n_sequences, batch_size, generator
+        self.order, self.place = torch.arange(0), 0
+
+    def next(self) -> Tensor:
+        """The numbers of the next step's sequences."""
+        if self.batch_size is None:
+            return torch.arange(self.n_sequences)
+        if self.place + self.batch_size > len(self.order):
+            self.order, self.place = torch.randperm(self.n_sequences, generator=self.generator), 0
+        self.place += self.batch_size
+        return self.order[self.place - self.batch_size : self.place]
+
+    def state(self) -> dict[str, Any]:
+        """All that decides the batches to come, for `restore`."""
+        random = None if self.generator is None else self.generator.get_state()
+        return {"order": self.order, "place": self.place, "generator": random}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.order, self.place = state["order"], state["place"]
+        if self.generator is not None:
+            self.generator.set_state(state["generator"])
+
+
+def shared_loss_and_gradients(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor) -> float:
+    """`loss_and_gradients` of a batch of which each process (`assoc.distributed`) computes its share.
+
+    The mean over the batch is the sum of the shares' means, weighted by their sizes.
+    """
+    if distributed.count() == 1:
+        return loss_and_gradients(model, inputs, targets)
+    own = distributed.share(len(inputs))
+    weight = (own.stop - own.start) / len(inputs)
+    loss = torch.zeros((), dtype=torch.float64, device=model.output.device)
+    if weight:
+        loss += weight * loss_and_gradients(model, inputs[own], targets[own])
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.grad = parameter.grad.mul_(weight) if weight else torch.zeros_like(parameter)
+    distributed.add_up([loss, *(parameter.grad for parameter in trained)])
+    return loss.item()
 
 
 def train(
@@ -157,8 +210,13 @@ def train(
     basis: BasisFunctions | None = None,
     record_every: int = 1,
     show_progress: bool = True,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1,
 ) -> TrainingHistory:
     """Gradient descent W <- W - eta dL/dW on all weights at once, without momentum (paper A, Section 5.1).
+
+    Where `assoc.distributed.processes()` joins several processes, all call this with the same arguments, each computes
+    its share of every batch, and all end with the same weights.
 
     Args:
         model: trained in place. inputs, targets: int64 (N, T).
@@ -167,22 +225,39 @@ def train(
         generator: makes the shuffles repeatable.
         basis: basis functions of the data; with them, every record compares all weights with their leading terms.
         record_every: steps between records. The start and the end are always recorded.
+        checkpoint: a file that keeps the state of the run. If it is there already, the run goes on from it, on the same
+            machine with the same numbers to the last bit; the model and the generator take what it holds.
+        checkpoint_every: steps from one writing of that file to the next. The end is always written.
 
     Raises:
-        InputError: sizes that do not fit, or a loss that is not finite.
+        InputError: sizes that do not fit, a loss that is not finite, or the checkpoint of another run.
     """
     check_tokens(inputs, targets, model.vocab_size)
     learning_rate_above_zero(learning_rate)
     whole_number("steps", steps, minimum=1)
     whole_number("record_every", record_every, minimum=1)
+    whole_number("checkpoint_every", checkpoint_every, minimum=1)
     if batch_size is not None and (batch_size := whole_number("batch_size", batch_size, minimum=1)) > len(inputs):
         raise InputError(f"batch_size is {batch_size}: give at most the number of sequences, {len(inputs)}")
-    history = TrainingHistory(learning_rate)
-    batches = _batches(len(inputs), batch_size, generator)
-    marks = range(steps + 1)
-    for step in progress(marks, "training", total=steps + 1) if show_progress else marks:
-        chosen = next(batches)
-        loss = loss_and_gradients(model, inputs[chosen], targets[chosen])
+    if batch_size is not None and generator is None and (checkpoint is not None or distributed.count() > 1):
+        raise InputError("shuffles must be repeatable here: pass generator=")
+    settings = {"learning_rate": float(learning_rate), "batch_size": batch_size, "record_every": record_every}
+    identity = run_identity(model, inputs, targets, watched=basis is not None, **settings)
+    distributed.check_same("what they train", repr(identity))
+
+    history, batches, start = TrainingHistory(learning_rate), Batches(len(inputs), batch_size, generator), 0
+    if checkpoint is not None and (state := load(checkpoint := Path(checkpoint), identity, model)) is not None:
+        start, history = state["step"], TrainingHistory.from_dict(state["history"])
+        batches.restore(state["batches"])
+        if start > steps:
+            raise InputError(f"'{checkpoint}' is {start} steps far: ask for at least as many, or choose another file")
+    marks = range(start, steps + 1)
+    for step in progress(marks, "training", total=len(marks)) if show_progress else marks:
+        if checkpoint is not None and step > start and (step % checkpoint_every == 0 or step == steps):
+            state = {"step": step, "history": history.as_dict(), "batches": batches.state()}
+            save(checkpoint, identity, model, state)
+        chosen = batches.next().to(inputs.device)
+        loss = shared_loss_and_gradients(model, inputs[chosen], targets[chosen])
         if not math.isfinite(loss):
             raise InputError(f"the loss is not finite after {step} steps: check the weights or lower the learning rate")
         if step % record_every == 0 or step == steps:
