@@ -109,7 +109,10 @@ def test_tokens_that_all_look_the_same(random: Callable[..., Tensor], term: Tens
 def test_nothing_to_compare_is_nan(random: Callable[..., Tensor], term: Tensor) -> None:
     E = random(N, DIM)
     assert math.isnan(covariance_cosine(torch.zeros(N, DIM), term))
-    assert math.isnan(covariance_cosine(torch.ones(N, DIM), term))  # no row differs from its mean
+    assert math.isnan(covariance_cosine(random(N, 1).expand(N, DIM), term))  # no row differs from its mean
+    same, A = random(1, DIM).expand(N, DIM), random(DIM, DIM)
+    assert math.isnan(attention_covariance_cosine(same, A, term))
+    assert math.isnan(covariance_cosine(same, prepare_term(term, centre_tokens=True)))
     assert math.isnan(covariance_cosine(E, torch.zeros(N, N)))
     assert math.isnan(attention_covariance_cosine(E, torch.zeros(DIM, DIM), term))
     assert math.isnan(prepare_term(torch.zeros(N, N)).constant_cosine)

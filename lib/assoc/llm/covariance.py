@@ -24,6 +24,8 @@ from torch import Tensor
 from assoc.errors import InputError
 from assoc.llm.models import LanguageModel
 
+ROUNDING = 64 * torch.finfo(torch.float64).eps
+
 
 @dataclass(frozen=True, eq=False)
 class PreparedTerm:
@@ -49,8 +51,13 @@ class PreparedTerm:
 
 def centre_rows(matrix: Tensor) -> Tensor:
     """The matrix minus each row's mean, in float64."""
-    matrix = matrix.detach().double()
-    return matrix - matrix.mean(dim=1, keepdim=True)
+    return _centre(matrix.detach().double(), dim=1)
+
+
+def _centre(matrix: Tensor, dim: int) -> Tensor:
+    """The matrix minus its mean over rows (dim 0) or columns (1); where all are alike, exactly zero, not rounding."""
+    centred = matrix - matrix.mean(dim=dim, keepdim=True)
+    return centred.masked_fill_(centred.abs() <= ROUNDING * matrix.abs().max(), 0)
 
 
 def prepare_term(leading_term: Tensor, *, centre_tokens: bool = False) -> PreparedTerm:
@@ -72,7 +79,7 @@ def prepare_term(leading_term: Tensor, *, centre_tokens: bool = False) -> Prepar
     norms = rows.norm(dim=1, keepdim=True)
     centred = centre_rows(rows / norms.masked_fill(norms == 0, 1))
     if centre_tokens:
-        centred = centred - centred.mean(dim=0)
+        centred = _centre(centred, dim=0)
     return PreparedTerm(centred, float((centred.T @ centred).norm()), centre_tokens)
 
 
@@ -93,7 +100,7 @@ def covariance_cosine(embeddings: Tensor, leading_term: Tensor | PreparedTerm) -
     """
     term = _prepared(leading_term, embeddings)
     C = _unit_scale(centre_rows(embeddings))
-    C = C - C.mean(dim=0) if term.centre_tokens else C
+    C = _centre(C, dim=0) if term.centre_tokens else C
     norm = float((C.T @ C).norm()) * term.norm
     return float((C.T @ term.centred).square().sum()) / norm if norm else math.nan
 
@@ -158,7 +165,7 @@ class _ScoreGrams(NamedTuple):
 
 def _score_grams(embeddings: Tensor, term: PreparedTerm) -> _ScoreGrams:
     E = _unit_scale(embeddings)
-    centred = E - E.mean(dim=0)
+    centred = _centre(E, dim=0)
     queries = centred if term.centre_tokens else E
     projected = queries.T @ term.centred  # all that takes n^2 d operations
     return _ScoreGrams(centred.T @ centred, queries.T @ queries, projected @ projected.T, term.norm)
