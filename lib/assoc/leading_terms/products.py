@@ -302,17 +302,3 @@ def mean_loss(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor, 
         for tokens, slots, y in chunks_of_similar_sequences(inputs, targets, model.vocab_size, model.n_layers):
             total += loss_and_residual(products.logits(tokens, slots), y)[0]
     return total.item() / targets.numel()
-
-
-def products_pay(
-    n_sequences: int, length: int, vocab_size: int, n_layers: int, n_distinct: int, item_bytes: int = 8
-) -> bool:
-    return cheapest_form(Size(n_sequences, length, vocab_size, n_layers, n_distinct), item_bytes) is not None
-
-
-def weight_products(model: AttentionOnlyTransformer) -> WeightProducts:
-    return WeightProducts(model, (True,) * model.n_layers)
-
-
-def logits_from_products(products: WeightProducts, positions: list[Tensor], tokens: Tensor, slots: Tensor) -> Tensor:
-    return products.logits(tokens, slots)
