@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test lab serve lint notebooks reproduce lock clean
+.PHONY: help book test lab serve lint notebooks reproduce bench lock clean
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -42,6 +42,9 @@ notebooks: $(READY) ## execute every book/*.md chapter and write its .ipynb twin
 
 reproduce: $(READY) ## run the long sweeps whose results the book ships (hours; ONLY="NAME ..." for some of them)
 	@$(PY) -m assoc reproduce $(ONLY)
+
+bench: $(READY) ## measure time and memory beside the literal formulas (3 minutes on two free cores)
+	@$(PY) tools/bench.py
 
 lock: $(READY) ## resolve requirements.txt anew and write requirements.lock
 	@$(PY) tools/lock.py
