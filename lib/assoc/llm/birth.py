@@ -76,7 +76,8 @@ class SmallTransformer(TokenModel):
         if positions not in _FAMILIES:
             raise InputError(f"positions is {positions!r}: choose from {', '.join(_FAMILIES)}")
         self.positions = positions
-        network = _FAMILIES[positions](self.vocab_size, self.length, self.dim, n_layers, n_heads)
+        with torch.random.fork_rng(devices=[]):  # the library draws a start of its own, from the global generator
+            network = _FAMILIES[positions](self.vocab_size, self.length, self.dim, n_layers, n_heads)
         _start(network, generator)
         self.network = network
         self.language_model = as_language_model(network, name=f"small transformer, {positions} positions")
@@ -170,11 +171,11 @@ def memory_tables(model: SmallTransformer, inputs: Tensor) -> dict[str, Tensor]:
         tokens = language_model.embedding
         written = through_gain(through_gain(tokens, norm1) @ first.value[0] @ first.output[0], norm2)
         seen = through_gain(tokens, norm2)
-        read = through_gain(language_model.unembedding, final_norm(language_model))
+        copied = through_gain(seen @ second.value[0] @ second.output[0], final_norm(language_model))
         is_rotary = model.positions == "rotary"
         key1 = distance_scores(language_model, inputs)[0] if is_rotary else position_scores(language_model)[0]
         return {
-            "output2": seen @ second.value[0] @ second.output[0] @ read.T,
+            "output2": copied @ language_model.unembedding.T,
             "key2": (seen @ second.query[0]) @ (written @ second.key[0]).T / language_model.head_dim**0.5,
             "key1": key1,
         }
@@ -293,7 +294,7 @@ def study_birth(
     positions: Literal["learned", "rotary"],
     seed: int,
     *,
-    steps: int = 500,
+    steps: int = 400,
     every: int = 20,
     batch_size: int = 32,
     learning_rate: float = 0.2,

@@ -204,7 +204,7 @@ def ablated(model: LanguageModel, heads: Sequence[HeadName], means: Tensor | Non
 def head_means(model: LanguageModel, tokens: Tensor) -> Tensor:
     """Mean output of each head, before W_O, over all positions of tokens (B, T): (layers, heads, k)."""
     _check_tokens(model, tokens)
-    means = torch.zeros(model.n_layers, model.n_heads, model.head_dim)
+    means = torch.zeros(model.n_layers, model.n_heads, model.head_dim, dtype=model.embedding.dtype)
     with ExitStack() as hooks:
         for layer in range(model.n_layers):
 
@@ -258,12 +258,10 @@ class Copying(NamedTuple):
     Attributes:
         rank: mean share of the vocabulary that the token's logit beats. 0.5 by chance, 1 if it is always on top.
         top: share of tokens that are among the TOP highest logits. TOP/V by chance.
-        positive: sum of eigenvalues / sum of their absolute values, of W_U W_OV W_E. 1 if all are positive.
     """
 
     rank: Tensor
     top: Tensor
-    positive: Tensor
 
 
 TOP = 10
@@ -273,12 +271,12 @@ TOP = 10
 def copying(model: LanguageModel, layer: int, tokens: Tensor, residuals: Tensor | None = None) -> Copying:
     """What the heads of a layer say of a token they attend to: the logits W_U W_OV w_E(v), for each token v.
 
-    On rows, (w_E(v) * g) W_V W_O * g' times the rows of W_U, with the gains g and g' of the norms before the attention
+    On rows, (w_E(v) * g) W_V W_O * g' times W_U', with the gains g and g' of the norms before the attention
     and before the unembedding, both centred where the norm centres. (Other scales do not change ranks.) Biases, and all
     that other layers do, are left out. The map has the rank k of a head, and is never formed as V x V.
 
     Args:
-        tokens: the v whose logits are ranked, int64 (n,). The eigenvalues are of the whole map, for all tokens.
+        tokens: the v whose logits are ranked, int64 (n,).
         residuals: what the tokens have become when they enter the layer, (n, d), of `residuals_of`; the ranks are then
             those of norm(residual) W_V W_O, in place of the embeddings.
 
@@ -289,16 +287,12 @@ def copying(model: LanguageModel, layer: int, tokens: Tensor, residuals: Tensor 
     if residuals is not None and residuals.shape != (len(tokens), model.dim):
         raise InputError(f"residuals must be ({len(tokens)}, {model.dim}), a row a token; got {tuple(residuals.shape)}")
     heads, norm = model.heads(layer), model.attention_norm(layer)
-    embedded, read = through_gain(model.embedding, norm), through_gain(model.unembedding, final_norm(model))
-    entering = embedded[tokens] if residuals is None else norm(residuals)
-    seen = read.T @ embedded  # (d, d): W_U' W_E, so that eigenvalues need k x k matrices only
-    rank, top, positive = (torch.zeros(model.n_heads) for _ in range(3))
+    entering = through_gain(model.embedding[tokens], norm) if residuals is None else norm(residuals)
+    rank, top = torch.zeros(model.n_heads), torch.zeros(model.n_heads)
     for head in range(model.n_heads):
-        value, output = heads.value[head], heads.output[head]
-        rank[head], top[head] = _standing(entering @ value, output @ read.T, tokens)
-        eigenvalues = torch.linalg.eigvals((output @ seen @ value).double())
-        positive[head] = eigenvalues.real.sum() / eigenvalues.abs().sum()
-    return Copying(rank, top, positive)
+        to_logits = through_gain(heads.output[head], final_norm(model)) @ model.unembedding.T
+        rank[head], top[head] = _standing(entering @ heads.value[head], to_logits, tokens)
+    return Copying(rank, top)
 
 
 def _standing(values: Tensor, to_logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

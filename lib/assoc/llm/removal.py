@@ -33,7 +33,7 @@ from assoc.llm.smollm2 import smollm2_path
 from assoc.progress import progress
 from assoc.seeds import seeded
 
-COUNTS = (1, 2, 4, 8, 16, 32)
+COUNTS = (1, 2, 4, 8, 16)
 SHOWN = 8  # heads removed where losses are kept by position
 
 
@@ -66,10 +66,10 @@ def study_removal(
     model: LanguageModel,
     seed: int,
     *,
-    block_length: int = 50,
-    n_blocks: int = 3,
-    n_texts: int = 2,
-    n_draws: int = 3,
+    block_length: int = 40,
+    n_blocks: int = 2,
+    n_texts: int = 1,
+    n_draws: int = 2,
     counts: Sequence[int] = COUNTS,
 ) -> dict[str, Any]:
     """Scores of all heads; losses without the best induction heads, previous-token heads, and as many random ones.
@@ -81,8 +81,8 @@ def study_removal(
         "previous_token_heads": the best as [layer, head], the very best first. "removed": a row for each set of heads:
         "set" ("none", "induction", "induction by mean", "previous-token", "random", "same layers"), how many ("n"),
         mean losses "first" and "second" on the copies and "text" on stories, in nats, and "induction_score", the mean
-        score that the 3 best induction heads have then. "by_position": set -> mean loss of each next token in a repeated
-        block, with SHOWN heads removed (of the previous-token heads one).
+        score that the 3 best induction heads have then. "by_position": set -> mean loss of each next token in a
+        repeated block, with SHOWN heads removed (of the previous-token heads one).
     """
     generator = seeded(seed)
     words = ordinary_tokens(model)
@@ -126,9 +126,9 @@ def study_readings(
     model: LanguageModel,
     seed: int,
     *,
-    block_length: int = 50,
-    n_blocks: int = 3,
-    n_single: int = 2,
+    block_length: int = 40,
+    n_blocks: int = 2,
+    n_single: int = 1,
     n_heads: int = 3,
     shown_length: int = 14,
 ) -> dict[str, Any]:
@@ -155,7 +155,9 @@ def study_readings(
         "induction": _table(seen.induction.mean(0)),
         "previous_token": _table(seen.previous_token.mean(0)),
         "composition": [
-            {"head": list(head), "recall": _table(composition_recall(model, blocks, head))} for head in inducing
+            {"head": list(head), "recall": _table(composition_recall(model, blocks, head))}
+            for head in inducing
+            if head[0] > 0
         ],
     }
     if hasattr(model.model.base_model, "rotary_emb"):
@@ -183,11 +185,10 @@ def _copying_tables(model: LanguageModel, blocks: Tensor) -> dict[str, list[list
     length = blocks.shape[1] // 2
     tokens, entering = blocks[:, 1:length].flatten(), residuals_of(model, blocks)
     tables: dict[str, list[list[float]]] = {name: [] for name in ("copying", "top", "copying_in_place", "top_in_place")}
-    tables["positive"] = []
     for layer in progress(range(model.n_layers), "copying, layer by layer"):
         plain = copying(model, layer, tokens)
         placed = copying(model, layer, tokens, entering[layer][:, 1:length].flatten(0, 1))
-        found = {"copying": plain.rank, "top": plain.top, "positive": plain.positive}
+        found = {"copying": plain.rank, "top": plain.top}
         found |= {"copying_in_place": placed.rank, "top_in_place": placed.top}
         for name, values in found.items():
             tables[name].append(_table(values))
