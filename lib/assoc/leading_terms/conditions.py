@@ -171,8 +171,8 @@ def removal_after_training(
     length: int = 64,
     n_sequences: int = 128,
     n_layers: int = 3,
-    theta_step: float = 0.054,
-    marks: Sequence[int] = (33, 56, 100),
+    theta_step: float = 0.036,
+    marks: Sequence[int] = (50, 83, 150),
 ) -> dict[str, Any]:
     """Table 3 on the stories: train from zero with full batches, and take leading terms out of the weights on the way.
 
