@@ -5,6 +5,9 @@ the built page, which has no kernel, and in Jupyter alike. In Jupyter some have 
 
     widgets.association_explorer(basis, corpus.vocabulary)      paper A: neighbours under the three basis functions
     widgets.gradient_clock(history)                             paper A: weights against leading terms, over s eta
+    widgets.removal_explorer(model, basis, inputs, targets, vocabulary, sentence)
+                                                                paper A: a leading term taken out of a trained weight
+    widgets.limits_explorer(runs)                               paper A: errors, leading terms and bounds, over s eta
     widgets.head_in_motion(history, task, probe)                paper B: both attention maps, over training steps
     widgets.memory_capacity()                                   paper B: recall of n pairs in dimension d
     widgets.bigram_task_explorer(task)                          paper B: sequences with triggers and outputs marked
@@ -18,7 +21,9 @@ from assoc.widgets.clock import clock_picture, gradient_clock
 from assoc.widgets.explorer import Explorer
 from assoc.widgets.head import head_in_motion, head_picture
 from assoc.widgets.layers import agreement_tables, layer_by_checkpoint, layer_picture
+from assoc.widgets.limits import limits_explorer, limits_picture
 from assoc.widgets.memory import capacity_picture, capacity_table, memory_capacity
+from assoc.widgets.removal import removal_explorer, removal_picture
 from assoc.widgets.runs import Panel, compare_runs, run_picture
 from assoc.widgets.sequences import bigram_task_explorer, sequence_picture
 from assoc.widgets.three_steps import three_steps_explorer, three_steps_picture
@@ -39,7 +44,11 @@ __all__ = [
     "head_picture",
     "layer_by_checkpoint",
     "layer_picture",
+    "limits_explorer",
+    "limits_picture",
     "memory_capacity",
+    "removal_explorer",
+    "removal_picture",
     "run_picture",
     "sequence_picture",
     "three_steps_explorer",

@@ -49,7 +49,7 @@ def next_words(model: AttentionOnlyTransformer, sentence: Tensor, count: int = 6
 def next_words_table(sentence: str, share: float, predictions: Sequence[tuple[str, float]]) -> str:
     """The words that come next, with probabilities, when a share of a leading term is missing."""
     rows = [
-        [escape(word), f"{probability:.0%}", f"<div class='track'>{bar(probability)}</div>"]
+        [escape(word), f"{probability:.1%}", f"<div class='track'>{bar(probability)}</div>"]
         for word, probability in predictions
     ]
     return table(f"Next after “{sentence}”, without {share:g} of the leading term", ["word", "", ""], rows)
