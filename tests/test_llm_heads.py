@@ -1,6 +1,7 @@
 """Scores of heads against literal loops and attention with a known answer, and removal against zeros in W_O."""
 
 import copy
+import json
 import math
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from assoc.__main__ import main
 from assoc.errors import InputError
 from assoc.induction import BigramTask, train_induction
 from assoc.llm import LanguageModel, load_model
@@ -422,3 +424,34 @@ def test_readings_are_tables_of_all_heads():
         assert torch.tensor(found[name]).shape == (2, 2)
     assert {tuple(entry["head"]) for entry in found["composition"]} == {(1, 0), (1, 1)}
     assert torch.tensor(found["shown"]["attention"]).shape == (2, 10, 10)
+
+
+# The command line
+
+
+def test_the_command_prints_heads_and_writes_them(tmp_path, capsys):
+    tiny("llama").save_pretrained(tmp_path / "model")
+    output = tmp_path / "heads.json"
+    command = ["llm", "heads", "--model", str(tmp_path / "model"), "--block-length", "6", "--top", "2"]
+    assert main([*command, "--output", str(output)]) == 0
+    written = json.loads(output.read_text())
+    (checkpoint,) = written["checkpoints"]
+    model = load_model(tmp_path / "model")
+    scores = head_scores(model, repeated_blocks(V, 6, 4, generator()))
+    assert torch.allclose(torch.tensor(checkpoint["induction"]), scores.induction.mean(0))
+    assert checkpoint["removed"]["induction"] == [list(head) for head in scores.best("induction", 2)]
+    second = float(copy_losses(scores.losses).second.mean())
+    assert checkpoint["losses"]["none"]["second"] == pytest.approx(second, abs=1e-3)
+    printed = capsys.readouterr().out
+    assert "induction heads:" in printed
+    assert f"wrote {output}" in printed
+
+
+def test_bad_options_are_one_line(tmp_path, capsys):
+    tiny("gpt2").save_pretrained(tmp_path / "model")
+    command = ["llm", "heads", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "heads.json")]
+    for options in (["--block-length", "1"], ["--blocks", "0"], ["--top", "7"], ["--seed", "-1"]):
+        assert main([*command, "--block-length", "6", *options]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1

@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from assoc import __version__
@@ -10,9 +10,21 @@ from assoc.corpus import CORPUS_NAMES, load_texts
 from assoc.errors import InputError, whole_number
 from assoc.files import check_writable, write_json
 from assoc.llm.covariance import LayerAgreement, PreparedTerms, compare_layers, prepare_terms
+from assoc.llm.heads import (
+    HeadName,
+    HeadScores,
+    ablated,
+    copy_losses,
+    head_scores,
+    random_heads,
+    repeated_blocks,
+    sequence_losses,
+)
 from assoc.llm.models import LanguageModel, load_model
+from assoc.llm.removal import ordinary_tokens
 from assoc.llm.smollm2 import fetch_smollm2, smollm2_path
 from assoc.llm.statistics import TokenStatistics, token_statistics
+from assoc.seeds import seeded
 from assoc.sweeps import rounded
 
 FETCHED = {"smollm2": (fetch_smollm2, smollm2_path)}  # models by short name: how to fetch, where they are then
@@ -35,6 +47,7 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     tasks = parser.add_subparsers(dest="task", required=True, metavar="TASK")
     register_fetch(tasks)
     register_leading_terms(tasks)
+    register_heads(tasks)
 
 
 def register_fetch(tasks: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -63,6 +76,23 @@ def register_leading_terms(tasks: "argparse._SubParsersAction[argparse.ArgumentP
     )
     compare.add_argument("--output", default="results/llm-leading-terms.json", metavar="FILE", help="(%(default)s)")
     compare.set_defaults(run=run_leading_terms)
+
+
+def register_heads(tasks: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `llm heads`."""
+    heads = tasks.add_parser(
+        "heads",
+        help="find the induction heads of a model, and remove them (paper B)",
+        description="Find the induction and previous-token heads of a model on random blocks of tokens that are "
+        "repeated once, and see what the model loses without the best of them.",
+    )
+    add_model_arguments(heads)
+    heads.add_argument("--block-length", type=int, default=40, metavar="L", help="tokens of a block (%(default)s)")
+    heads.add_argument("--blocks", type=int, default=4, metavar="N", help="how many (%(default)s)")
+    heads.add_argument("--top", type=int, default=8, metavar="K", help="heads shown, and removed (%(default)s)")
+    heads.add_argument("--seed", type=int, default=0, help="of the blocks and of random heads (%(default)s)")
+    heads.add_argument("--output", default="results/llm-heads.json", metavar="FILE", help="(%(default)s)")
+    heads.set_defaults(run=run_heads)
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -141,6 +171,70 @@ def run_leading_terms(options: argparse.Namespace) -> None:
         },
     )
     print(f"wrote {output}")
+
+
+def run_heads(options: argparse.Namespace) -> None:
+    """Score the heads of every checkpoint, remove the best and as many random ones, print, write all as JSON."""
+    output = check_writable(options.output)
+    whole_number("block-length", options.block_length, minimum=2)
+    whole_number("blocks", options.blocks, minimum=1)
+    whole_number("top", options.top, minimum=1)
+    seeded(options.seed)
+    started = time.perf_counter()
+    checkpoints = []
+    for revision in revisions_from_options(options):
+        model = model_from_options(options, revision)
+        generator = seeded(options.seed)  # the same blocks for every checkpoint
+        blocks = repeated_blocks(ordinary_tokens(model), options.block_length, options.blocks, generator)
+        scores = head_scores(model, blocks)
+        best = {name: scores.best(name, options.top) for name in ("induction", "previous_token")}
+        removed = {"none": [], "induction": best["induction"], "previous_token": best["previous_token"]}
+        removed["random"] = random_heads(model, options.top, generator, without=best["induction"])
+        losses = {}
+        for name, heads in removed.items():
+            with ablated(model, heads):
+                first, second = copy_losses(sequence_losses(model, blocks))
+            losses[name] = {"first": round(float(first.mean()), 4), "second": round(float(second.mean()), 4)}
+        print(f"\n{model.name}\n{heads_table(scores, best, losses)}", flush=True)
+        checkpoints.append(
+            {
+                "revision": revision,
+                "losses": losses,
+                "removed": {name: [list(head) for head in heads] for name, heads in removed.items()},
+                "induction": scores.induction.mean(0).tolist(),
+                "previous_token": scores.previous_token.mean(0).tolist(),
+            }
+        )
+    write_json(
+        output,
+        {
+            "command": options.command_line,
+            "version": __version__,
+            "seed": options.seed,
+            "seconds": round(time.perf_counter() - started, 1),
+            "model": options.model,
+            "block_length": options.block_length,
+            "blocks": options.blocks,
+            "checkpoints": checkpoints,
+        },
+    )
+    print(f"wrote {output}")
+
+
+def heads_table(
+    scores: HeadScores, best: Mapping[str, Sequence[HeadName]], losses: Mapping[str, Mapping[str, float]]
+) -> str:
+    """The best heads as layer.head with their scores, and the losses on both copies without each set of heads."""
+    lines = []
+    for name, heads in best.items():
+        mean = getattr(scores, name).mean(0)
+        shown = ", ".join(f"{layer}.{head} {float(mean[layer, head]):.2f}" for layer, head in heads)
+        lines.append(f"{name.replace('_', '-')} heads: {shown}")
+    lines.append(f"{'heads removed':>15}  first copy  second copy  gain")
+    for name, loss in losses.items():
+        first, second = loss["first"], loss["second"]
+        lines.append(f"{name.replace('_', '-'):>15}  {first:10.2f}  {second:11.2f}  {first - second:4.2f}")
+    return "\n".join(lines)
 
 
 def _statistics(
