@@ -3,7 +3,7 @@
 The functions return plain numbers and lists, for result files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -211,3 +211,18 @@ def smollm2_readings(seed: int) -> dict[str, Any]:
     found = study_readings(model, seed)
     found["shown"]["words"] = model.words(torch.tensor(found["shown"].pop("tokens")))
     return found
+
+
+LOSSES = ("first", "second", "text", "induction_score")
+
+
+def losses_without(points: Sequence[Mapping[str, Any]], heads: str, n: int) -> dict[str, Tensor]:
+    """What `study_removal` measured without n heads of a set, over all its points: each of LOSSES, (draws,).
+
+    Raises:
+        InputError: no such set, or not with so many heads.
+    """
+    rows = [row for point in points for row in point["removed"] if (row["set"], row["n"]) == (heads, n)]
+    if not rows:
+        raise InputError(f"there is no set {heads!r} with {n} heads in these points")
+    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in LOSSES}

@@ -12,6 +12,7 @@ the built page, which has no kernel, and in Jupyter alike. In Jupyter some have 
     widgets.memory_capacity()                                   paper B: recall of n pairs in dimension d
     widgets.bigram_task_explorer(task)                          paper B: sequences with triggers and outputs marked
     widgets.compare_runs(title, guide, runs, panels)            both: the curves of a run under a chosen condition
+    widgets.removed_heads(points)                               paper B: induction heads of a model, and it without them
     widgets.three_steps_explorer()                              paper B: Theorem 3, in any order of the steps
     widgets.layer_by_checkpoint(tables, checkpoints)            both: a number per layer and checkpoint
 """
@@ -20,6 +21,7 @@ from assoc.widgets.associations import association_explorer, association_table
 from assoc.widgets.clock import clock_picture, gradient_clock
 from assoc.widgets.explorer import Explorer
 from assoc.widgets.head import head_in_motion, head_picture
+from assoc.widgets.heads import heads_picture, removed_heads
 from assoc.widgets.layers import agreement_tables, layer_by_checkpoint, layer_picture
 from assoc.widgets.limits import limits_explorer, limits_picture
 from assoc.widgets.memory import capacity_picture, capacity_table, memory_capacity
@@ -42,6 +44,7 @@ __all__ = [
     "gradient_clock",
     "head_in_motion",
     "head_picture",
+    "heads_picture",
     "layer_by_checkpoint",
     "layer_picture",
     "limits_explorer",
@@ -49,6 +52,7 @@ __all__ = [
     "memory_capacity",
     "removal_explorer",
     "removal_picture",
+    "removed_heads",
     "run_picture",
     "sequence_picture",
     "three_steps_explorer",
