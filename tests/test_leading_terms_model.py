@@ -24,10 +24,12 @@ from assoc.leading_terms import (
     step_coefficients,
     train,
 )
+from assoc.leading_terms import basis as basis_module
 from assoc.leading_terms import products as products_module
 from assoc.leading_terms import training as training_module
 from assoc.leading_terms.products import (
     Size,
+    WeightProducts,
     cheapest_form,
     loss_and_gradients_plain,
     loss_and_gradients_through_products,
@@ -132,6 +134,30 @@ def test_products_leave_frozen_weights_without_gradient(frozen: str, form: tuple
             torch.testing.assert_close(weight.grad, expected[name], rtol=1e-10, atol=1e-14)
         else:
             assert weight.grad is None
+
+
+def test_tensors_follow_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On torch's meta device, which computes nothing but refuses to mix with tensors of the CPU, as a GPU does."""
+    parts = [(slice(0, 3), 2), (slice(3, 7), 5)]  # meta tensors hold no numbers from which to find these
+    for module in (basis_module, products_module):
+        monkeypatch.setattr(module, "prefixes", lambda slots: iter(parts))
+    monkeypatch.setattr(AttentionOnlyTransformer, "check_inputs", lambda *_: None)
+    model = AttentionOnlyTransformer(9, 7, 3).to("meta")
+    x, tokens = (torch.zeros(4, n, dtype=torch.int64, device="meta") for n in (7, 5))
+    for form in ((True, True, True), (False, False, False)):
+        model.zero_grad(set_to_none=True)
+        products = WeightProducts(model, form)
+        products.add_sequences(tokens, x, x, 0.1)
+        products.send_back()
+        assert all(weight.grad.is_meta for weight in model.parameters())
+    model(x).sum().backward()
+    monkeypatch.setattr(basis_module, "distinct_tokens", lambda _: (tokens, x))
+    monkeypatch.setattr(basis_module, "check_tokens", lambda *_: None)
+    first = basis_module.BigramAndContext(9, device="meta").add(x, x)
+    second = basis_module.AttentionAndPosition(first.context(), 7).add(x, x)
+    assert all(tensor.is_meta for tensor in (first.bigram(), *second.statistics()))
+    with pytest.raises(RuntimeError):
+        x + torch.arange(7)
 
 
 def test_loss_and_residual_survive_large_logits() -> None:
