@@ -386,7 +386,7 @@ def rates_for(data: OneTrigger, margins: Sequence[float]) -> dict[str, float]:
     match: in W_O2, in W_K2, and in row T - 1 of W_K1, the weakest of those that are used.
 
     Raises:
-        InputError: other than three numbers above 0.
+        InputError: other than three numbers above 0; sequences so short that a step goes the wrong way.
     """
     if len(margins) != 3 or min(margins) <= 0:
         raise InputError(f"margins are {margins}: give three numbers above 0, for W_O2, W_K2 and W_K1")
@@ -394,6 +394,8 @@ def rates_for(data: OneTrigger, margins: Sequence[float]) -> dict[str, float]:
     N, T = data.vocab_size, data.length
     row = third_step(data)[T - 2]
     weakest = float(row[T - 3] - row[[*range(T - 3), T - 2]].max())
+    if min(second_step(data)[0], weakest) <= 0:
+        raise InputError(f"sequences of {T} tokens are too short for three steps: give at least 6")
     return {
         "output2": alpha * N * T / first_step(data)[0],
         "key2": beta * N * T / (alpha * second_step(data)[0]),
