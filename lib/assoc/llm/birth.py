@@ -20,6 +20,7 @@ from assoc.induction.alignment import previous_by_position
 from assoc.induction.model import TokenModel, Trace
 from assoc.induction.task import BigramTask
 from assoc.induction.training import train_induction
+from assoc.llm import nano
 from assoc.llm.heads import (
     ablated,
     composition_recall,
@@ -349,3 +350,25 @@ def study_birth(
         "signal": watch.signal,
         "without": without,
     }
+
+
+def study_nano(seed: int, *, steps: int = 512, block_length: int = 24, n_blocks: int = 16) -> dict[str, Any]:
+    """Train the small nano of chapter 6A on the stories, and score the heads of each checkpoint.
+
+    Returns:
+        "steps"; over them "loss" (mean since the checkpoint before), "first", "second" (losses on the copies of
+        repeated blocks), and "induction", "previous_token", the highest score of any head.
+    """
+    corpus, _ = nano.stories_for(nano.LIVE)
+    run = nano.train_nano(corpus.inputs, corpus.targets, nano.LIVE, steps, seeded(seed), show_progress=False)
+    blocks = repeated_blocks(nano.LIVE.vocab_size, block_length, n_blocks, seeded(1000))
+    found: dict[str, Any] = {"steps": list(run.checkpoints), "loss": nano.mean_losses(run)}
+    for name in ("first", "second", "induction", "previous_token"):
+        found[name] = []
+    for model in run.checkpoints.values():
+        scores = head_scores(model, blocks)
+        for name, losses in copy_losses(scores.losses)._asdict().items():
+            found[name].append(float(losses.mean()))
+        for name in ("induction", "previous_token"):
+            found[name].append(float(getattr(scores, name).mean(0).max()))
+    return found

@@ -1,8 +1,26 @@
 """The sweeps of the chapters on language models (`python -m assoc reproduce`)."""
 
-from assoc.llm.birth import study_birth
+from assoc.llm.birth import study_birth, study_nano
+from assoc.llm.nano import model_point, nano_point
 from assoc.llm.removal import smollm2_readings, smollm2_removal
 from assoc.sweeps import Sweep
+
+COVARIANCE_SWEEPS = [
+    Sweep(
+        "6a-nano",
+        "covariances of a small GPT-NeoX against the leading terms, layer by checkpoint, with controls",
+        nano_point,
+        [{"seed": seed} for seed in range(3)],
+        seconds=150,
+    ),
+    Sweep(
+        "6a-smollm2",
+        "covariances of SmolLM2 (it must be fetched first) against the leading terms of the stories",
+        model_point,
+        [{"model": "smollm2", "n_tokens": 2000, "length": 64}],
+        seconds=200,
+    ),
+]
 
 INDUCTION_SWEEPS = [
     Sweep(
@@ -26,6 +44,13 @@ INDUCTION_SWEEPS = [
         [{"positions": positions, "seed": seed} for positions in ("learned", "rotary") for seed in range(5)],
         seconds=17,
     ),
+    Sweep(
+        "6b-nano",
+        "heads of a small GPT-NeoX in its first 512 steps on the stories",
+        study_nano,
+        [{"seed": seed} for seed in range(2)],
+        seconds=60,
+    ),
 ]
 
-SWEEPS: list[Sweep] = [*INDUCTION_SWEEPS]
+SWEEPS: list[Sweep] = [*COVARIANCE_SWEEPS, *INDUCTION_SWEEPS]
