@@ -53,6 +53,7 @@ def test_chunking_changes_nothing(corpus: tuple, elements: int) -> None:
     whole = basis_functions(x, y, vocab_size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(basis_module, "CHUNK_ELEMENTS", elements)
+        patch.setattr(basis_module, "PREFIX_STEP", 1 + elements % 9)
         for name, tensor in basis_functions(x, y, vocab_size).items():
             torch.testing.assert_close(tensor, getattr(whole, name), rtol=1e-12, atol=1e-15)
 

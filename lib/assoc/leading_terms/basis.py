@@ -22,7 +22,7 @@ from assoc import distributed
 from assoc.errors import InputError, whole_number
 
 CHUNK_ELEMENTS = 1_000_000  # numbers in the largest array of a chunk of sequences: 8 MB in float64, near cache size
-PARTS = 4  # into how many `prefixes` sequences are cut
+PREFIX_STEP = 50  # positions from one of the `prefixes` to the next: shorter ones save more, and multiply more slowly
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,14 @@ def distinct_tokens(sequences: Tensor) -> tuple[Tensor, Tensor]:
     return tokens, slots
 
 
-def prefixes(slots: Tensor, parts: int = PARTS) -> Iterator[tuple[slice, int]]:
+def prefixes(slots: Tensor) -> Iterator[tuple[slice, int]]:
     """Positions in a few parts, each with how many slots (of `distinct_tokens`) are in use up to its end.
 
     A prefix holds only the words that occurred so far: what is multiplied part by part skips the others.
     """
     length = slots.shape[1]
-    for start, stop in itertools.pairwise(sorted({length * part // parts for part in range(parts + 1)})):
+    parts = max(1, length // PREFIX_STEP)
+    for start, stop in itertools.pairwise(length * part // parts for part in range(parts + 1)):
         yield slice(start, stop), int(slots[:, :stop].max()) + 1
 
 

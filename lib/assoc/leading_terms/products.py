@@ -21,7 +21,7 @@ from torch import Tensor
 from assoc.leading_terms.basis import check_tokens, distinct_tokens, one_hot_slots, prefixes
 from assoc.leading_terms.model import AttentionOnlyTransformer, causal_mask, mean_cross_entropy, position_scores
 
-CHUNK_ELEMENTS = 10_000_000  # numbers in the largest temporary array of a chunk of sequences
+CHUNK_ELEMENTS = 4_000_000  # numbers in the largest array of a chunk of sequences: 16 MB in float32, within a cache
 MAX_PRODUCT_BYTES = 4 << 30  # products of a vocabulary too large for a laptop's memory are not formed
 LOOK_UP_OPERATIONS = 16  # an entry looked up and its gradient put back, far apart in memory, cost as many multiply-adds
 
