@@ -1,7 +1,64 @@
 """The sweeps of paper A's chapters (`python -m assoc reproduce`)."""
 
+from assoc.leading_terms.conditions import agreement_under, removal_after_training, yardstick_agreement
 from assoc.leading_terms.limits import bounds_point, reach_point, start_point
 from assoc.sweeps import Sweep
+
+SEEDS = (0, 1, 2)
+
+REMOVAL = [
+    Sweep(
+        name="4a-ablation",
+        shows="loss after a leading term, or a part of it, was taken out of one trained weight",
+        function=removal_after_training,
+        points=[{"seed": seed, "tokenizer": tokenizer} for seed in (0, 1) for tokenizer in ("words", "bpe")],
+        seconds=70,
+    ),
+    Sweep(
+        name="4a-conditions",
+        shows="agreement with the leading terms at other depths, starts, step sizes and batches",
+        function=agreement_under,
+        points=[
+            {"seed": seed, **condition}
+            for condition in (
+                *({"n_layers": depth} for depth in (1, 2, 3, 6)),
+                *({"learning_rate": 8 / steps, "steps": 2 * steps, "record_every": steps} for steps in (16, 8, 2)),
+                {"positions": False},
+                *({"start": 10.0**power} for power in (-4, -3, -2, -1, 0)),
+                {"batch_size": 16},
+                {"batch_size": 16, "learning_rate": 0.25, "steps": 64, "record_every": 32},
+                {"tokenizer": "bpe"},
+            )
+            for seed in SEEDS
+        ],
+        seconds=3,
+    ),
+    Sweep(
+        name="4a-tokenizers",
+        shows="agreement with the leading terms at s eta = 1.6, over words and over byte pairs",
+        function=agreement_under,
+        points=[
+            {
+                "seed": seed,
+                "tokenizer": tokenizer,
+                "vocab_size": 500,
+                "learning_rate": 0.2,
+                "steps": 8,
+                "record_every": 8,
+            }
+            for tokenizer in ("words", "bpe")
+            for seed in SEEDS
+        ],
+        seconds=6,
+    ),
+    Sweep(
+        name="4a-yardstick",
+        shows="leading terms of two disjoint samples of stories compared, over words and over byte pairs",
+        function=yardstick_agreement,
+        points=[{"seed": seed, "tokenizer": tokenizer} for tokenizer in ("words", "bpe") for seed in (0, 1)],
+        seconds=15,
+    ),
+]
 
 _REACH = {
     "vocab_size": 200,
@@ -33,8 +90,7 @@ LIMITS = [
             {**_REACH, "n_layers": 2, "learning_rate": 1.0},
             {**_REACH, "n_layers": 5, "learning_rate": 0.5, "steps": 28},
             {**_REACH, "vocab_size": 100, "n_layers": 1, "learning_rate": 1.0, "steps": 24},
-            {**_REACH, "vocab_size": 500, "length": 64, "n_sequences": 256, "learning_rate": 2.0, "steps": 26},
-            {**_REACH, "vocab_size": 800, "length": 64, "learning_rate": 2.0, "steps": 34},
+            {**_REACH, "vocab_size": 500, "length": 64, "learning_rate": 2.0},
         ],
         seconds=20,
     ),
@@ -43,7 +99,7 @@ LIMITS = [
         shows="errors against the theorems' bounds and the leading terms, over training times from 0.001 to 32",
         function=bounds_point,
         points=[
-            {**_PROVED, "n_layers": n_layers, "learning_rate": 2.0**power, "records": [3, 4, 8]}
+            {**_PROVED, "n_layers": n_layers, "learning_rate": 2.0**power, "record_at": [3, 4, 8]}
             for n_layers in (1, 3)
             for power in (-12, -9, -6, -4, -2, 0, 1, 2)
         ],
@@ -61,4 +117,4 @@ LIMITS = [
     ),
 ]
 
-SWEEPS: list[Sweep] = [*LIMITS]
+SWEEPS: list[Sweep] = [*REMOVAL, *LIMITS]
