@@ -1,7 +1,6 @@
 """Runs that withhold something: against training by hand, loops over positions, and what the book ships."""
 
 import math
-import statistics
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from assoc.induction.ablation import (
     feed_forward_run,
     first_step,
     frozen_run,
-    gradient_agreement,
+    in_order,
     is_right,
     model_run,
     new_model,
@@ -29,6 +28,7 @@ from assoc.induction.ablation import (
     thin,
     train_under,
     trigger_run,
+    value_at,
     without,
 )
 from assoc.induction.alignment import MEMORIES, signal_to_noise
@@ -202,22 +202,16 @@ def test_a_model_run_is_training() -> None:
     assert full["recall"] == {}
 
 
-def test_gradient_agreement_is_its_formula() -> None:
-    task, model, _ = by_hand(1, 1)
-    found = gradient_agreement(model, task, "output2", 4, seeded(9), n_batches=3)
-    generator, gradients = seeded(9), []
-    for _ in range(3):
-        batch = task.sample(4, generator)
-        where = batch.occurrence >= 2
-        model.zero_grad()
-        functional.cross_entropy(model(batch.inputs)[where], batch.targets[where]).backward()
-        gradients.append(model.output2.grad.flatten().tolist())
-    inner = [[sum(a * b for a, b in zip(g, h, strict=True)) for h in gradients] for g in gradients]
-    different = statistics.mean(inner[i][j] for i in range(3) for j in range(3) if i != j)
-    assert found == pytest.approx(different / statistics.mean(inner[i][i] for i in range(3)), rel=1e-4)
-    # Batches of more sequences agree more.
-    few, many = (gradient_agreement(model, task, "output2", size, seeded(0)) for size in (4, 64))
-    assert few < many < 1
+def test_values_and_orders_are_read_from_points() -> None:
+    run = {"steps": [0, 10], "accuracy": [0.1, 0.2], "signal": {"key1": [1.0, 2.0]}}
+    assert value_at(run, "accuracy", 0) == 0.1
+    assert value_at(run, "signal.key1", 10) == 2.0
+    with pytest.raises(InputError, match="step 5 was not kept"):
+        value_at(run, "accuracy", 5)
+    assert in_order([1, 2, None])
+    assert not in_order([1, 1, 2])
+    assert not in_order([1, None, 2])
+    assert not in_order([1, None, None])
 
 
 def test_seeds_are_put_together() -> None:
@@ -229,6 +223,7 @@ def test_seeds_are_put_together() -> None:
             over_seeds(bad, "c")
     assert steps_in_words([80, 90, 85]) == "85 (80 to 90)"
     assert steps_in_words([80, None, 90]) == "85 (80 to 90), 1 of 3 never"
+    assert steps_in_words([80, None]) == "80, 1 of 2 never"
     assert steps_in_words([None, None]) == "never"
 
 

@@ -4,9 +4,11 @@ One run is one call, with a seed among its arguments, and gives plain numbers an
 chapter shows. `train_under` does the training for all of them.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, reduce
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from assoc.corpus import load_texts
-from assoc.errors import InputError, whole_number
+from assoc.errors import InputError
 from assoc.induction.alignment import MEMORIES, signal_to_noise
 from assoc.induction.memory import ideal_memories
 from assoc.induction.model import AssociativeTransformer, FullTransformer, OneLayerTransformer, TokenModel
@@ -162,26 +164,22 @@ def thin(values: Sequence[float], keep_every: int) -> list[float]:
     return [round(value, 3) for value in values[::keep_every]]
 
 
-def gradient_agreement(
-    model: TokenModel, task: BigramTask, name: str, batch_size: int, generator: torch.Generator, n_batches: int = 8
-) -> float:
-    """How much of a gradient on a batch is there on every batch: |E g|^2 / E |g|^2 for the loss on repeated outputs.
+def value_at(run: Mapping[str, Any], key: str, step: int) -> float:
+    """The value of a curve ("accuracy", "signal.key1") of a point at a step. Raises InputError for a step not kept."""
+    if step not in run["steps"]:
+        raise InputError(f"step {step} was not kept: choose one of {run['steps']}")
+    return curve(run, key)[run["steps"].index(step)]
 
-    1 if all batches give the same gradient; near 0 if noise is all there is. Estimated from n_batches gradients g_i as
-    the mean of g_i . g_j over i != j by the mean of |g_i|^2, so that noise alone gives 0 on average.
 
-    Args:
-        name: the parameter whose gradient it is. generator: source of the batches.
-    """
-    parameter, found = dict(model.named_parameters())[name], []
-    for _ in range(whole_number("n_batches", n_batches, minimum=2)):
-        batch = task.sample(batch_size, generator)
-        counts = batch.occurrence >= 2
-        loss = functional.cross_entropy(model(batch.inputs, counts), batch.targets[counts])
-        found.append(torch.autograd.grad(loss, parameter)[0].flatten().double())
-    products = torch.stack(found) @ torch.stack(found).T
-    squares = products.diagonal().mean()
-    return float((products.mean() * n_batches - squares) / (n_batches - 1) / squares)
+def in_order(steps: Sequence[int | None]) -> bool:
+    """Whether each of these first steps is strictly before the next; what never happened is after all others."""
+    times = [math.inf if step is None else step for step in steps]
+    return all(early < late for early, late in pairwise(times))
+
+
+def curve(run: Mapping[str, Any], key: str) -> list[float]:
+    """The curve of a point of a sweep: "accuracy", or with dots for mappings within, as in "signal.key1"."""
+    return reduce(lambda found, part: found[part], key.split("."), run)
 
 
 def over_seeds(points: Sequence[Mapping[str, Any]], key: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,7 +191,7 @@ def over_seeds(points: Sequence[Mapping[str, Any]], key: str) -> tuple[Tensor, T
     Raises:
         InputError: curves of different lengths, or none.
     """
-    curves = [reduce(lambda found, part: found[part], key.split("."), point) for point in points]
+    curves = [curve(point, key) for point in points]
     if not curves or len({len(values) for values in curves}) > 1:
         raise InputError(f"{len(curves)} curves {key!r} of one length are needed: choose points of one kind")
     table = torch.tensor(curves, dtype=torch.float64)
@@ -201,11 +199,13 @@ def over_seeds(points: Sequence[Mapping[str, Any]], key: str) -> tuple[Tensor, T
 
 
 def steps_in_words(steps: Sequence[int | None]) -> str:
-    """First steps of several seeds as their mean and range, "84 (80 to 90)", with how many never got there."""
+    """First steps of several seeds as their mean and range, "84 (80 to 90)", and how many never got there."""
     found = [step for step in steps if step is not None]
     if not found:
         return "never"
-    words = f"{sum(found) / len(found):.0f} ({min(found)} to {max(found)})"
+    words = f"{sum(found) / len(found):.0f}"
+    if min(found) < max(found):
+        words += f" ({min(found)} to {max(found)})"
     return words if len(found) == len(steps) else f"{words}, {len(steps) - len(found)} of {len(steps)} never"
 
 
