@@ -18,6 +18,8 @@ from assoc.llm.birth import (
     SmallTransformer,
     memory_tables,
     stored_pairs,
+    study_birth,
+    study_nano,
     table_recall,
     table_signal,
     watch_heads,
@@ -43,7 +45,10 @@ from assoc.llm.heads import (
     residuals_of,
     sequence_losses,
 )
-from assoc.llm.removal import study_readings
+from assoc.llm.removal import ordinary_tokens, study_readings
+from assoc.llm.smollm2 import smollm2_path
+from assoc.llm.sweeps import INDUCTION_SWEEPS
+from assoc.sweeps import load_results
 
 D, V, H, L = 24, 40, 3, 5  # L: length of a block
 FAMILIES = ("gpt_neox", "llama", "gpt2")
@@ -455,3 +460,52 @@ def test_bad_options_are_one_line(tmp_path, capsys):
         error = capsys.readouterr().err
         assert error.startswith("error: ")
         assert error.count("\n") == 1
+
+
+# What is shipped
+
+RESULTS = Path(__file__).resolve().parent.parent / "book" / "results"
+
+
+@pytest.mark.parametrize("sweep", INDUCTION_SWEEPS, ids=lambda sweep: sweep.name)
+def test_the_shipped_points_are_those_of_the_registry(sweep):
+    shipped = load_results(RESULTS / f"{sweep.name}.json")
+    names = list(sweep.points[0])
+    assert [{name: point[name] for name in names} for point in shipped.points] == list(sweep.points)
+    assert (RESULTS / f"{sweep.name}.json").stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_short_run_is_the_start_of_the_shipped_one(positions):
+    (shipped,) = load_results(RESULTS / "6b-checkpoints.json").where(positions=positions, seed=1)
+    found = study_birth(positions, 1, steps=20)
+    assert found["steps"] == shipped["steps"][:2]
+    for name in ("accuracy", "excess", "induction", "gain", "early"):
+        assert found[name] == pytest.approx(shipped[name][:2], abs=0.02)
+    for memory in MEMORIES:
+        assert found["signal"][memory] == pytest.approx(shipped["signal"][memory][:2], abs=0.1)
+
+
+def test_nano_starts_as_shipped():
+    (shipped,) = load_results(RESULTS / "6b-nano.json").where(seed=1)
+    found = study_nano(1, steps=4)
+    for name in ("loss", "first", "second", "induction", "previous_token"):
+        assert found[name] == pytest.approx(shipped[name][: len(found[name])], abs=0.01)
+
+
+def test_the_shipped_scores_are_those_of_smollm2():
+    try:
+        path = smollm2_path()
+    except InputError as error:
+        pytest.skip(str(error))
+    model = load_model(path)
+    (shipped,) = load_results(RESULTS / "6b-smollm2.json").where(seed=0)
+    blocks = repeated_blocks(ordinary_tokens(model), 40, 3, generator())
+    scores = head_scores(model, blocks)
+    assert torch.allclose(scores.induction.mean(0), torch.tensor(shipped["induction"]), atol=0.02)
+    assert [list(head) for head in scores.best("induction", 3)] == shipped["induction_heads"][:3]
+    (reading,) = load_results(RESULTS / "6b-smollm2-readings.json").points
+    blocks = repeated_blocks(ordinary_tokens(model), 40, 2, generator(reading["seed"]))
+    entry = reading["composition"][0]
+    recall = composition_recall(model, blocks, tuple(entry["head"]))
+    assert float(recall[16, 0]) == pytest.approx(entry["recall"][16][0], abs=0.03)
