@@ -14,7 +14,7 @@ from assoc.widgets.limits import QUANTITIES
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, list[dict]]:
-    sizes = {"vocab_size": 30, "length": 16, "n_sequences": 8, "records": [3, 4], "seed": 0}
+    sizes = {"vocab_size": 30, "length": 16, "n_sequences": 8, "record_at": [3, 4], "seed": 0}
     return {
         f"{n} layers": [
             record for eta in (0.01, 1.0) for record in bounds_point(**sizes, n_layers=n, learning_rate=eta)["records"]

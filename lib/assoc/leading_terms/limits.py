@@ -114,13 +114,13 @@ def bounds_point(
     n_sequences: int,
     n_layers: int,
     learning_rate: float,
-    records: Sequence[int],
+    record_at: Sequence[int],
     seed: int,
 ) -> dict[str, Any]:
     """One learning rate of the map of errors and bounds (Theorems D.7 and D.10), in float64.
 
     Args:
-        records: numbers of steps at which to look, 3 or more (attention is zero before).
+        record_at: numbers of steps at which to look, 3 or more (attention is zero before).
 
     Returns:
         records: for each, steps, time s eta, proved (`bounds_apply`), and `error_table`.
@@ -129,8 +129,8 @@ def bounds_point(
     basis = basis_functions(data.inputs, data.targets, vocab_size)
     model = AttentionOnlyTransformer(vocab_size, length, n_layers, dtype=torch.float64)
     found = []
-    for step, _ in enumerate(descend(model, data.inputs, data.targets, learning_rate, max(records)), 1):
-        if step in records:
+    for step, _ in enumerate(descend(model, data.inputs, data.targets, learning_rate, max(record_at)), 1):
+        if step in record_at:
             proved = bounds_apply(step, learning_rate, length, vocab_size, n_layers)
             table = error_table(model, basis, step, learning_rate)
             found.append({"steps": step, "time": step * learning_rate, "proved": int(proved), "kinds": table})

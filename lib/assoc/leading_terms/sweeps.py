@@ -92,7 +92,7 @@ LIMITS = [
             {**_REACH, "vocab_size": 100, "n_layers": 1, "learning_rate": 1.0, "steps": 24},
             {**_REACH, "vocab_size": 500, "length": 64, "learning_rate": 2.0},
         ],
-        seconds=20,
+        seconds=6,
     ),
     Sweep(
         name="5a-bounds",
@@ -103,7 +103,7 @@ LIMITS = [
             for n_layers in (1, 3)
             for power in (-12, -9, -6, -4, -2, 0, 1, 2)
         ],
-        seconds=8,
+        seconds=4,
     ),
     Sweep(
         name="5a-start",
@@ -113,7 +113,7 @@ LIMITS = [
             {**_PROVED, "n_layers": 3, "learning_rate": 1 / 144, "steps": 4, "scale": scale}
             for scale in (1.0, 1e-3, 1e-6, 1e-9)
         ],
-        seconds=6,
+        seconds=4,
     ),
 ]
 
