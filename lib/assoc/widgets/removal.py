@@ -69,11 +69,13 @@ def removal_picture(
     losses: Mapping[str, Sequence[float]],
     predictions: Sequence[tuple[str, float]],
     sentence: str,
+    limits: tuple[float, float],
 ) -> str:
     """Loss over the share taken out, for each part, and the next words that are left at one share.
 
     Args:
         losses: part -> loss at each of `SHARES`. predictions: the most probable words, with probabilities.
+        limits: the ends of the loss axis, the same for all weights so that they can be compared.
     """
     place = SHARES.index(share)
     now = ", ".join(f"{part} {values[place]:.2f}" for part, values in losses.items())
@@ -85,6 +87,7 @@ def removal_picture(
         y_name="loss in nats",
         description=f"Loss over the share taken out of {name}; at {share:g}: {now}",
         at=place,
+        y_range=limits,
     )
     words = next_words_table(sentence, share, predictions)
     return f"<p>{escape(name)}, loss in nats without {share:g} of: {now}</p>{panes(chart, words)}"
@@ -132,6 +135,9 @@ def removal_explorer(
         for name, places in groups.items()
     }
 
+    every_loss = [value for curves in losses.values() for curve in curves.values() for value in curve]
+    limits = (min(every_loss), max(every_loss))
+
     def predicted(text: str, name: str, share: float) -> list[tuple[str, float]]:
         left = {place: weights[place] - share * taken[place]["leading term"] for place in groups[name]}
         with replaced(model, left):
@@ -139,7 +145,7 @@ def removal_explorer(
         return [(vocabulary[token], probability) for token, probability in found]
 
     def draw(name: str, share: float) -> str:
-        return removal_picture(name, share, losses[name], predicted(sentence, name, share), sentence)
+        return removal_picture(name, share, losses[name], predicted(sentence, name, share), sentence, limits)
 
     def any_sentence(text: str, name: str, share: float) -> str:
         return next_words_table(text, share, predicted(text, name, share)) if text.strip() else ""
