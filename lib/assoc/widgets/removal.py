@@ -48,8 +48,9 @@ def next_words(model: AttentionOnlyTransformer, sentence: Tensor, count: int = 6
 
 def next_words_table(sentence: str, share: float, predictions: Sequence[tuple[str, float]]) -> str:
     """The words that come next, with probabilities, when a share of a leading term is missing."""
+    largest = predictions[0][1]  # bars compare with the first word: after a removal all are small
     rows = [
-        [escape(word), f"{probability:.1%}", f"<div class='track'>{bar(probability)}</div>"]
+        [escape(word), f"{probability:.1%}", f"<div class='track'>{bar(probability / largest)}</div>"]
         for word, probability in predictions
     ]
     return table(f"Next after “{sentence}”, without {share:g} of the leading term", ["word", "", ""], rows)
