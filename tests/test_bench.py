@@ -23,6 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
         "FEW": 3,
         "TOKENS": 40,
         "WIDTH": 8,
+        "LAYERS": 2,
         "BATCH": 6,
         "LENGTH": 12,
         "WORDS": 9,
@@ -45,7 +46,9 @@ def test_literal_basis_functions_are_ours(small: tuple) -> None:
 
 def test_literal_covariance_is_ours(small: tuple) -> None:
     matrices = bench.covariance_matrices()
-    assert bench.literal_covariance(*matrices) == pytest.approx(covariance_cosine(*matrices), rel=1e-10)
+    expected = bench.literal_covariance(*matrices)
+    assert expected == pytest.approx(covariance_cosine(*matrices), rel=1e-10)
+    assert bench.covariances_of_layers(*matrices) == pytest.approx([expected] * 2, rel=1e-10)
 
 
 def test_literal_sampling_obeys_the_task(small: tuple) -> None:
@@ -79,7 +82,7 @@ def test_floors_follow_their_counts(small: tuple) -> None:
     U, P = ([len(row.unique()) for row in tokens] for tokens in small)
     entries = sum(u * u + u * p for u, p in zip(U, P, strict=True))
     assert bench.basis_floor(x, y, rate) == pytest.approx(entries + 10 * sum(U) + 10 * entries)
-    assert bench.covariance_floor(rate) == 40 * (40 * 40 + 40 * 8 + 8 * 8)
+    assert bench.covariance_floor(rate) == 40 * (40 * 40 + 2 * (40 * 8 + 8 * 8))
     assert bench.sampling_floor(rate) == 6 * 12 * 5
     assert bench.step_floor(x, 30, rate) == 2 * bench.step_floor(x, 30, rate | {"multiply_adds_32": 2.0})
 
