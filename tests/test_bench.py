@@ -11,6 +11,16 @@ from assoc.leading_terms import basis_functions
 from assoc.llm.covariance import covariance_cosine
 from conftest import relative_error
 
+RATES = (
+    "multiply_adds_32",
+    "multiply_adds_64",
+    "scatter_adds",
+    "look_ups",
+    "look_ups_in_cache",
+    "additions",
+    "draws",
+)
+
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,12 +86,18 @@ def test_every_measurement_runs(small: tuple) -> None:
         assert found["peak_bytes"] > 1e7, name
 
 
+def test_rates_have_the_names_that_floors_read(small: tuple) -> None:
+    assert set(bench.rates()) == set(RATES)
+
+
 def test_floors_follow_their_counts(small: tuple) -> None:
     x, y = small
-    rate = dict.fromkeys(("multiply_adds_32", "multiply_adds_64", "scatter_adds", "look_ups", "draws"), 1.0)
+    rate = dict.fromkeys(RATES, 1.0)
     U, P = ([len(row.unique()) for row in tokens] for tokens in small)
     entries = sum(u * u + u * p for u, p in zip(U, P, strict=True))
-    assert bench.basis_floor(x, y, rate) == pytest.approx(entries + 10 * sum(U) + 10 * entries)
+    pairs = len(set(zip(x.flatten().tolist(), y.flatten().tolist(), strict=True)))
+    products = 3 * pairs * 30 + bench.PASSES * 900
+    assert bench.basis_floor(x, y, 30, rate) == pytest.approx(products + entries + 10 * sum(U) + 10 * entries)
     assert bench.covariance_floor(rate) == 40 * (40 * 40 + 2 * (40 * 8 + 8 * 8))
     assert bench.sampling_floor(rate) == 6 * 12 * 5
     assert bench.step_floor(x, 30, rate) == 2 * bench.step_floor(x, 30, rate | {"multiply_adds_32": 2.0})
@@ -92,8 +108,7 @@ def test_the_file(small: tuple, monkeypatch: pytest.MonkeyPatch, tmp_path: objec
 
     def measured(name: str, *_: object) -> dict:
         if name == "rates":
-            keys = ("multiply_adds_32", "multiply_adds_64", "scatter_adds", "look_ups", "draws")
-            return dict.fromkeys(keys, 1e9)
+            return dict.fromkeys(RATES, 1e9)
         if name == "growth":
             return {
                 what: {axis: [{"value": value, "seconds": 1.0}]}

@@ -204,6 +204,9 @@ def rates() -> dict[str, float]:
     index = torch.randint(V * V, (count,), generator=seeded(0))
     found["scatter_adds"] = count / median_seconds(lambda: table.scatter_add_(0, index, values), 3)
     found["look_ups"] = count / median_seconds(lambda: table[index], 3)
+    found["additions"] = V * V / median_seconds(lambda: table.add_(1.0), 3)
+    small, index = table[:4000], index % 4000
+    found["look_ups_in_cache"] = count / median_seconds(lambda: small[index], 3)
     found["draws"] = count / median_seconds(lambda: torch.randint(WORDS, (count,), generator=seeded(0)), 3)
     return found
 
@@ -211,12 +214,21 @@ def rates() -> dict[str, float]:
 # --- what it should take
 
 
-def basis_floor(inputs: Tensor, targets: Tensor, rate: dict[str, float]) -> float:
-    """Blocks over pairs of distinct words: multiplied, added to V x V matrices; scores looked up."""
+PASSES = 14  # over V x V numbers: sums set to zero, counts made frequencies, means taken away, a transpose
+
+
+def basis_floor(inputs: Tensor, targets: Tensor, vocab_size: int, rate: dict[str, float]) -> float:
+    """Blocks over pairs of distinct words: multiplied, added to V x V matrices; scores looked up; products with B.
+
+    The three products with B add a row of V numbers for each pair of words that occurs.
+    """
     U, P = ((distinct_tokens(tokens)[1].amax(dim=1) + 1).double() for tokens in (inputs, targets))
     length = inputs.shape[1]
+    n_pairs = len((inputs * vocab_size + targets).unique())
+    rows = 3 * n_pairs * vocab_size + PASSES * vocab_size**2
     return float(
-        (U * P + U * U).sum() / rate["scatter_adds"]
+        rows / rate["additions"]
+        + (U * P + U * U).sum() / rate["scatter_adds"]
         + length * U.sum() / rate["look_ups"]
         + length * (U * P + U * U).sum() / rate["multiply_adds_64"]
     )
@@ -238,7 +250,7 @@ def covariance_floor(rate: dict[str, float]) -> float:
 
 def sampling_floor(rate: dict[str, float]) -> float:
     """Two draws a token, and three tables looked up: the share of a column, its alias, the trigger's output."""
-    return BATCH * LENGTH * (2 / rate["draws"] + 3 / rate["look_ups"])
+    return BATCH * LENGTH * (2 / rate["draws"] + 3 / rate["look_ups_in_cache"])
 
 
 # --- growth
@@ -321,7 +333,7 @@ def in_a_process(name: str, tokens: Path, clock: str) -> dict[str, Any]:
 def floors(inputs: Tensor, targets: Tensor, rate: dict[str, float]) -> dict[str, float]:
     """Seconds that the operations of each measurement of ours would take."""
     return {
-        "basis": basis_floor(inputs, targets, rate),
+        "basis": basis_floor(inputs, targets, V, rate),
         "step 256": step_floor(inputs[:256], V, rate),
         f"step {N}": step_floor(inputs, V, rate),
         "covariance": covariance_floor(rate),
@@ -356,7 +368,7 @@ def bench(clock: str) -> dict[str, Any]:
             }
         )
     for what, axis, value, x, y, vocab_size in growth_points(inputs, targets):
-        counted = basis_floor(x, y, rate) if what == "basis functions" else step_floor(x, vocab_size, rate)
+        counted = basis_floor(x, y, vocab_size, rate) if what == "basis functions" else step_floor(x, vocab_size, rate)
         next(point for point in found["growth"][what][axis] if point["value"] == value)["floor_seconds"] = counted
     return {"rates": rate, "cases": cases, "growth": found["growth"]}
 
