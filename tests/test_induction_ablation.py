@@ -76,7 +76,7 @@ def test_probes_of_ones_own_are_called_and_change_nothing() -> None:
 def test_a_frozen_run_is_training_with_a_memory_held_back() -> None:
     _, model, history = by_hand(12, 1, ("key2",), 8, evaluation_size=96)
     run = frozen_run("W_K2", 8, 3, **SMALL, steps=12, every=1, keep_every=3)
-    assert run["steps"] == [0, 3, 6, 9, 12]
+    assert run["probed"] == [0, 3, 6, 9, 12]
     assert run["accuracy"] == pytest.approx(history.in_context_accuracy[::3], abs=6e-4)
     for name in MEMORIES:
         assert run["recall"][name] == pytest.approx(history.recall[name][::3], abs=6e-4)
@@ -107,7 +107,7 @@ def test_a_trigger_run_counts_repeated_outputs() -> None:
     same = sum(inputs[b][t] == targets[b][t] for b, t in repeated)
     assert run["repeated"] == pytest.approx(len(repeated) / 400, abs=6e-3)
     assert run["same"] == pytest.approx(same / len(repeated), abs=6e-4)
-    assert run["steps"] == [0, 2, 4]
+    assert run["probed"] == [0, 2, 4]
     assert run["global_nine"] is None  # nothing global is trained
     assert len(run["accuracy"]) == len(run["changing"]) == 3
 
@@ -171,7 +171,7 @@ def test_a_competition_run_takes_each_part_out() -> None:
     assert run["cosine_output2"][0] == run["cosine_feed_forward"][0] == 0
     model.output2.data.zero_()
     assert run["without_output2"][-1] == pytest.approx(excess(model), abs=2e-3)
-    assert run["steps"] == history.steps
+    assert run["probed"] == history.steps
 
 
 def test_competition_conditions_hold_what_they_name() -> None:
@@ -195,7 +195,7 @@ def test_architectures_are_what_they_are_called() -> None:
 
 def test_a_model_run_is_training() -> None:
     run = model_run("one layer", 3, **SMALL, steps=6, every=2, keep_every=1)
-    assert run["steps"] == [0, 2, 4, 6]
+    assert run["probed"] == [0, 2, 4, 6]
     assert set(run["recall"]) == {"output1"}
     assert all(0 <= value <= 1 for name in ("accuracy", "previous", "after") for value in run[name])
     full = model_run("full, four heads", 3, **SMALL, steps=2, every=2, keep_every=1)
@@ -203,7 +203,7 @@ def test_a_model_run_is_training() -> None:
 
 
 def test_values_and_orders_are_read_from_points() -> None:
-    run = {"steps": [0, 10], "accuracy": [0.1, 0.2], "signal": {"key1": [1.0, 2.0]}}
+    run = {"probed": [0, 10], "accuracy": [0.1, 0.2], "signal": {"key1": [1.0, 2.0]}}
     assert value_at(run, "accuracy", 0) == 0.1
     assert value_at(run, "signal.key1", 10) == 2.0
     with pytest.raises(InputError, match="step 5 was not kept"):
@@ -247,8 +247,8 @@ def test_what_is_shipped_comes_again(sweep: Sweep) -> None:
     for place in (0, -1):
         found = sweep.function(**{**sweep.points[place], "steps": 20})
         kept = shipped.points[place]
-        n = len(found["steps"])
-        assert found["steps"] == kept["steps"][:n]
+        n = len(found["probed"])
+        assert found["probed"] == kept["probed"][:n]
         curves = {"accuracy", "on_uniform", "global_excess"} & found.keys()
         assert curves
         for name in curves:

@@ -18,7 +18,7 @@ PANELS = (
 def run(seed: int, top: float) -> dict:
     return {
         "seed": seed,
-        "steps": [0, 10, 20],
+        "probed": [0, 10, 20],
         "accuracy": [0.0, 0.25, top],
         "recall": {"key1": [0.0, None, 0.5]},
         "signal": {"key1": [0.0, 1.0, 2.0]},
@@ -33,7 +33,7 @@ def test_curves_are_found_by_their_path() -> None:
     found = curve(run(0, 1), "recall.key1")
     assert found[0] == 0
     assert found[1] != found[1]
-    for key in ("recall", "recall.key2", "steps.x", "loss"):
+    for key in ("recall", "recall.key2", "probed.x", "loss"):
         with pytest.raises(InputError, match="no curve"):
             curve(run(0, 1), key)
 

@@ -166,9 +166,9 @@ def thin(values: Sequence[float], keep_every: int) -> list[float]:
 
 def value_at(run: Mapping[str, Any], key: str, step: int) -> float:
     """The value of a curve ("accuracy", "signal.key1") of a point at a step. Raises InputError for a step not kept."""
-    if step not in run["steps"]:
-        raise InputError(f"step {step} was not kept: choose one of {run['steps']}")
-    return curve(run, key)[run["steps"].index(step)]
+    if step not in run["probed"]:
+        raise InputError(f"step {step} was not kept: choose one of {run['probed']}")
+    return curve(run, key)[run["probed"].index(step)]
 
 
 def in_order(steps: Sequence[int | None]) -> bool:
@@ -229,7 +229,7 @@ def frozen_run(
         every: steps from one probe to the next. keep_every: of the curves, every so many probes are returned.
 
     Returns:
-        steps, accuracy, and recall and signal by memory: the curves. recall_step: memory -> first step with a recall
+        probed (the steps of the curves), accuracy, and recall and signal by memory: the curves. recall_step: memory -> first step with a recall
         of 0.9; signal_step: memory -> first steps with `signal_to_noise` of 1, 2 and 3. half, nine: first steps with
         an accuracy of 0.5 and 0.9.
     """
@@ -257,7 +257,7 @@ def frozen_run(
     recall = {name: history.recall[name] for name in MEMORIES}
     accuracy = history.in_context_accuracy
     return {
-        "steps": history.steps[::keep_every],
+        "probed": history.steps[::keep_every],
         "accuracy": thin(accuracy, keep_every),
         "recall": {name: thin(values, keep_every) for name, values in recall.items()},
         "signal": {name: thin(values, keep_every) for name, values in signals.items()},
@@ -290,7 +290,7 @@ def trigger_run(
     at all repeated outputs and at the *changing* ones.
 
     Returns:
-        steps, accuracy, changing: the curves. half, nine, changing_half, changing_nine: first steps with 0.5 and 0.9.
+        probed (the steps of the curves), accuracy, changing: the curves. half, nine, changing_half, changing_nine: first steps with 0.5 and 0.9.
         global_nine: first step at which nine tenths of the global loss above its floor are gone; None with loss on
         repeated outputs. repeated: repeated outputs of a sequence, on average; same: share of them that are the same
         again.
@@ -321,7 +321,7 @@ def trigger_run(
     excess = [loss - history.global_loss_floor for loss in history.global_loss]
     closed = first_step(history.steps, [-value for value in excess], -0.1 * excess[0]) if loss_on == "all" else None
     return {
-        "steps": history.steps[::keep_every],
+        "probed": history.steps[::keep_every],
         "accuracy": thin(accuracy, keep_every),
         "changing": thin(on_changing, keep_every),
         "half": first_step(history.steps, accuracy, 0.5),
@@ -348,7 +348,7 @@ def output_run(
     """Figure 4, centre: trained with outputs of one kind, tested with both.
 
     Returns:
-        steps; on_uniform, on_bigram: accuracy at repeated outputs of either kind. recall: of the memories, at the end.
+        probed (the steps of the curves); on_uniform, on_bigram: accuracy at repeated outputs of either kind. recall: of the memories, at the end.
         by_token: for each token v, its accuracy at the end where it is the output (uniform outputs, the same again left
         out; None if it never is); seen: its share among the repeated outputs that were trained on.
     """
@@ -380,7 +380,7 @@ def output_run(
     trained_tokens = trained_on.targets[trained_on.occurrence >= 2]
     seen = trained_tokens.bincount(minlength=task.vocab_size).double() / len(trained_tokens)
     return {
-        "steps": history.steps,
+        "probed": history.steps,
         "on_uniform": curves["uniform"],
         "on_bigram": curves["bigram"],
         "recall": {name: round(history.recall[name][-1], 3) for name in MEMORIES},
@@ -406,7 +406,7 @@ def feed_forward_run(
         condition: a key of `COMPETITION`.
 
     Returns:
-        steps, and curves: accuracy; global_excess, the loss above its floor where there is no trigger;
+        probed (the steps of the curves), and curves: accuracy; global_excess, the loss above its floor where there is no trigger;
         without_output2, the same with W_O2 taken out; without_feed_forward, accuracy with W_F taken out; kl, that of
         W_F; recall and signal by memory; cosine_output2 and cosine_feed_forward: of what was added, with the ideal.
     """
@@ -456,7 +456,7 @@ def feed_forward_run(
     curves |= {f"recall_{name}": thin(history.recall[name], 1) for name in MEMORIES}
     if history.feed_forward_kl:
         curves["kl"] = thin(history.feed_forward_kl, 1)
-    return {"steps": history.steps, **curves}
+    return {"probed": history.steps, **curves}
 
 
 def model_run(
@@ -475,7 +475,7 @@ def model_run(
     """The same task for another of the `ARCHITECTURES`: curves of accuracy and attention, and recalls at the end.
 
     Returns:
-        steps, accuracy, previous (attention of the first layer to the token before), after (of the last layer, from
+        probed (the steps of the curves), accuracy, previous (attention of the first layer to the token before), after (of the last layer, from
         repeated triggers to what followed them), recall (as far as there are memories), half and nine.
     """
     task = stories_task(length, n_triggers, "fixed", 0, "uniform")
@@ -491,7 +491,7 @@ def model_run(
         evaluation_size=128,
     )
     return {
-        "steps": history.steps[::keep_every],
+        "probed": history.steps[::keep_every],
         "accuracy": thin(history.in_context_accuracy, keep_every),
         "previous": thin(history.previous_token_attention, keep_every),
         "after": thin(history.after_trigger_attention, keep_every),

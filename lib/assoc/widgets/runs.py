@@ -35,7 +35,7 @@ def run_picture(
     Args:
         name: of the run. at: a step to mark with a line, which is called at_name.
     """
-    steps = curve(run, "steps")
+    steps = curve(run, "probed")
     marked = f", {at_name} at step {at}" if at is not None else ""
     looks = curve_marks(panels)
     charts, rows = [], []
@@ -84,10 +84,10 @@ def compare_runs(
 
     Args:
         title, guide: what is compared, and what to do.
-        runs: condition -> its runs, one a seed, each with "steps" and the curves of the panels, as in a result file.
+        runs: condition -> its runs, one a seed, each with "probed", the steps of its curves, and the curves of the panels.
         panels: the charts of a run.
         control: what a condition is called.
-        at: condition -> a step to mark, which must be among its steps. at_name: what happens there.
+        at: condition -> a step to mark, which must be one of those probed. at_name: what happens there.
 
     Raises:
         InputError: no runs, conditions with different seeds, or a curve that a run does not have.
