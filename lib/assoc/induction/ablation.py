@@ -1,7 +1,7 @@
 """Runs that withhold something: a memory, for a while or for good, a kind of data, a layer (paper B, Figures 3 and 4).
 
 One run is one call, with a seed among its arguments, and gives plain numbers and lists: what a sweep keeps and a
-chapter shows. `train_under` does the training for all of them.
+chapter shows. `train_under` does the training for all of them. "probed" are the steps at which curves have values.
 """
 
 import math
@@ -229,7 +229,7 @@ def frozen_run(
         every: steps from one probe to the next. keep_every: of the curves, every so many probes are returned.
 
     Returns:
-        probed (the steps of the curves), accuracy, and recall and signal by memory: the curves. recall_step: memory -> first step with a recall
+        probed, accuracy, and recall and signal by memory: the curves. recall_step: memory -> first step with a recall
         of 0.9; signal_step: memory -> first steps with `signal_to_noise` of 1, 2 and 3. half, nine: first steps with
         an accuracy of 0.5 and 0.9.
     """
@@ -290,7 +290,7 @@ def trigger_run(
     at all repeated outputs and at the *changing* ones.
 
     Returns:
-        probed (the steps of the curves), accuracy, changing: the curves. half, nine, changing_half, changing_nine: first steps with 0.5 and 0.9.
+        probed, accuracy, changing: the curves. half, nine, changing_half, changing_nine: first steps with 0.5 and 0.9.
         global_nine: first step at which nine tenths of the global loss above its floor are gone; None with loss on
         repeated outputs. repeated: repeated outputs of a sequence, on average; same: share of them that are the same
         again.
@@ -348,7 +348,7 @@ def output_run(
     """Figure 4, centre: trained with outputs of one kind, tested with both.
 
     Returns:
-        probed (the steps of the curves); on_uniform, on_bigram: accuracy at repeated outputs of either kind. recall: of the memories, at the end.
+        probed; on_uniform, on_bigram: accuracy at repeated outputs of either kind. recall: of the memories, at the end.
         by_token: for each token v, its accuracy at the end where it is the output (uniform outputs, the same again left
         out; None if it never is); seen: its share among the repeated outputs that were trained on.
     """
@@ -406,7 +406,7 @@ def feed_forward_run(
         condition: a key of `COMPETITION`.
 
     Returns:
-        probed (the steps of the curves), and curves: accuracy; global_excess, the loss above its floor where there is no trigger;
+        probed, and curves: accuracy; global_excess, the loss above its floor where there is no trigger;
         without_output2, the same with W_O2 taken out; without_feed_forward, accuracy with W_F taken out; kl, that of
         W_F; recall and signal by memory; cosine_output2 and cosine_feed_forward: of what was added, with the ideal.
     """
@@ -475,7 +475,7 @@ def model_run(
     """The same task for another of the `ARCHITECTURES`: curves of accuracy and attention, and recalls at the end.
 
     Returns:
-        probed (the steps of the curves), accuracy, previous (attention of the first layer to the token before), after (of the last layer, from
+        probed, accuracy, previous (attention of the first layer to the token before), after (of the last layer, from
         repeated triggers to what followed them), recall (as far as there are memories), half and nine.
     """
     task = stories_task(length, n_triggers, "fixed", 0, "uniform")

@@ -84,7 +84,7 @@ def compare_runs(
 
     Args:
         title, guide: what is compared, and what to do.
-        runs: condition -> its runs, one a seed, each with "probed", the steps of its curves, and the curves of the panels.
+        runs: condition -> its runs, one a seed, each with the panels' curves and "probed", their steps.
         panels: the charts of a run.
         control: what a condition is called.
         at: condition -> a step to mark, which must be one of those probed. at_name: what happens there.
