@@ -244,6 +244,16 @@ def test_compare_beyond_is_the_papers_comparison_with_its_levels(run):
     assert nested["cosines"]["embedding"] == [found["cosines"]["embedding"]] * 2
 
 
+def test_positions_are_those_of_single_token_residuals(run):
+    model = run.checkpoints[8]
+    found = nano.positions_compared(model, 5, seeded(0))
+    tokens = torch.randperm(TINY.vocab_size, generator=seeded(0))[1:6]
+    first, _ = model.single_token_residuals(tokens)
+    assert found["first"]["norm"] == pytest.approx([float(first.after.norm(dim=1).mean())], rel=1e-5)
+    assert found["first"]["shared"] == pytest.approx([shared_cosine(residual_features(first.after))], rel=1e-4)
+    assert found["second"]["norm"] != found["first"]["norm"]
+
+
 def unit_and_centred(term: torch.Tensor):
     from assoc.llm import prepare_term
 
@@ -286,6 +296,10 @@ def test_shipped_smollm2_again_for_its_first_layer():
     texts = nano.load_texts("stories").texts
     statistics = nano.token_statistics(texts, model.encode, point["n_tokens"], point["length"])
     assert statistics.n_sequences == point["n_sequences"]
+    places = load_results(SHIPPED / "6a-smollm2-position.json").points[0]
+    again = nano.positions_compared(model, places["n_tokens"], seeded(places["seed"]))
+    for name in ("first", "second"):
+        assert again[name]["norm"] == pytest.approx(places[name]["norm"], rel=0.01)
     first = next(iter(model.single_token_residuals(statistics.tokens)))
     C = residual_features(first.after)
     assert yardstick(statistics.basis.value).cosine(C) == pytest.approx(point["cosines"]["embedding"][0], rel=0.01)

@@ -359,3 +359,31 @@ def model_point(model: str, n_tokens: int, length: int) -> dict[str, Any]:
         "levels": levels(yardsticks),
         **compare_beyond(loaded, statistics.tokens, yardsticks),
     }
+
+
+def position_point(model: str, n_tokens: int, seed: int) -> dict[str, Any]:
+    """Residuals of random tokens at the first position, as paper A feeds them, and at the second, after another token.
+
+    Returns:
+        For "first" and "second", lists with a number a layer (the last left out): "norm", the mean norm of a token's
+        residual after the layer, and "shared", the cosine of the tokens' covariance with the matrix of ones.
+    """
+    return positions_compared(load_model(smollm2_path() if model == "smollm2" else model), n_tokens, seeded(seed))
+
+
+@torch.no_grad()
+def positions_compared(model: LanguageModel, n_tokens: int, generator: torch.Generator) -> dict[str, Any]:
+    """What `position_point` returns, of a model at hand."""
+    tokens = torch.randperm(model.vocab_size, generator=generator)[: n_tokens + 1]
+    found = {}
+    for name, sequences in (
+        ("first", tokens[1:, None]),
+        ("second", torch.stack([tokens[:1].expand(n_tokens), tokens[1:]], dim=1)),
+    ):
+        states = model.model(sequences, output_hidden_states=True, use_cache=False).hidden_states[1:-1]
+        residuals = [state[:, -1].double() for state in states]
+        found[name] = {
+            "norm": [float(x.norm(dim=1).mean()) for x in residuals],
+            "shared": [shared_cosine(residual_features(x)) for x in residuals],
+        }
+    return found

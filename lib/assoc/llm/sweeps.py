@@ -1,7 +1,7 @@
 """The sweeps of the chapters on language models (`python -m assoc reproduce`)."""
 
 from assoc.llm.birth import study_birth, study_nano
-from assoc.llm.nano import model_point, nano_point
+from assoc.llm.nano import model_point, nano_point, position_point
 from assoc.llm.removal import smollm2_readings, smollm2_removal
 from assoc.sweeps import Sweep
 
@@ -19,6 +19,13 @@ COVARIANCE_SWEEPS = [
         model_point,
         [{"model": "smollm2", "n_tokens": 2000, "length": 64}],
         seconds=200,
+    ),
+    Sweep(
+        "6a-smollm2-position",
+        "residuals of SmolLM2 (it must be fetched first) at the first position and at the second",
+        position_point,
+        [{"model": "smollm2", "n_tokens": 300, "seed": 0}],
+        seconds=35,
     ),
 ]
 
