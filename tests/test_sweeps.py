@@ -1,6 +1,9 @@
 """Sweeps: points are kept one by one, runs go on, result files say where they come from; those shipped fit the plan."""
 
 import json
+import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,18 @@ import pytest
 from assoc import __version__
 from assoc.__main__ import main
 from assoc.errors import InputError
-from assoc.sweeps import Sweep, choose, duration, every_sweep, load_results, missing_points, plan, rounded, run
+from assoc.sweeps import (
+    Sweep,
+    choose,
+    duration,
+    every_sweep,
+    load_results,
+    missing_points,
+    plan,
+    point_path,
+    rounded,
+    run,
+)
 from notebooks import ROOT
 
 SHIPPED = ROOT / "book" / "results"
@@ -66,6 +80,60 @@ def test_a_run_that_was_stopped_goes_on(sweep: Sweep, counter: Counter, tmp_path
     assert counter.calls == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("content", ["", "{", "null", "[]", "{}", '{"point": {"x": 3}, "found": {}, "seconds": 1}'])
+def test_a_kept_point_that_is_broken_is_computed_again(
+    content: str, sweep: Sweep, counter: Counter, tmp_path: Path
+) -> None:
+    """Half a file, or a file of another point."""
+    first = load_results(run(sweep, tmp_path, tmp_path / "kept"))
+    point_path(sweep, sweep.points[1], tmp_path / "kept").write_text(content)
+    assert missing_points(sweep, tmp_path / "kept") == [sweep.points[1]]
+    assert load_results(run(sweep, tmp_path, tmp_path / "kept")).points == first.points
+    assert counter.calls == [0, 1, 2, 3, 1]
+
+
+def test_where_nothing_can_be_kept_nothing_is_computed(sweep: Sweep, counter: Counter, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for results, kept in (("out", "file"), ("file", "kept")):
+        with pytest.raises(InputError, match="cannot write"):
+            run(sweep, tmp_path / results, tmp_path / kept)
+    assert counter.calls == []
+
+
+def test_points_may_vanish_while_a_run_goes_on(sweep: Sweep, tmp_path: Path) -> None:
+    """Another run with --fresh takes them away: this one has what it computed."""
+
+    def steals(x: int, seed: int) -> dict[str, Any]:
+        shutil.rmtree(tmp_path / "kept", ignore_errors=True)
+        return {"twice": 2 * x}
+
+    results = load_results(run(replace(sweep, function=steals), tmp_path, tmp_path / "kept"))
+    assert [point["twice"] for point in results.points] == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("found", [[1], {"x": 1}, None])
+def test_points_must_return_mappings_with_names_of_their_own(found: object, sweep: Sweep, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="must return a mapping"):
+        run(replace(sweep, function=lambda **_: found), tmp_path, tmp_path / "kept")
+
+
+def test_fresh_throws_nothing_away_before_it_can_write(
+    sweep: Sweep, counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("assoc.sweeps.every_sweep", lambda: [sweep])
+    monkeypatch.chdir(tmp_path)
+    command = ["reproduce", sweep.name, "--kept", "kept", "--output"]
+    assert main([*command, "out"]) == 0
+    Path("file").write_text("")
+    assert main([*command, "file", "--fresh"]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot write 'file/")
+    assert missing_points(sweep, Path("kept")) == []
+    assert main([*command, "out"]) == 0
+    assert counter.calls == [0, 1, 2, 3]
+    assert main([*command, "out", "--fresh"]) == 0
+    assert counter.calls == [0, 1, 2, 3] * 2
+
+
 def test_points_of_another_version_are_not_used(
     sweep: Sweep, counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,8 +143,8 @@ def test_points_of_another_version_are_not_used(
 
 
 def test_numbers_are_rounded_and_strange_things_refused() -> None:
-    assert rounded({"a": [1 / 3, 2, None, "x", True], 5: (1e-9 / 3,)}) == {
-        "a": [0.333333, 2, None, "x", True],
+    assert rounded({"a": [1 / 3, 2, None, "x", True, math.inf, math.nan], 5: (1e-9 / 3,)}) == {
+        "a": [0.333333, 2, None, "x", True, None, None],
         "5": [3.33333e-10],
     }
     with pytest.raises(InputError, match="object"):
@@ -95,7 +163,8 @@ def test_unknown_names_and_files_are_one_line_errors(sweep: Sweep, tmp_path: Pat
     with pytest.raises(InputError, match="no sweep 'x': choose from 0-squares"):
         choose(["x"], [sweep])
     other = tmp_path / "other.json"
-    for content in ("{", "[]", '{"command": 1}'):
+    whole = '{"command": "", "version": "1", "seed": [], "seconds": 1, "points": %s}'
+    for content in ("{", "[]", '{"command": 1}', whole % 5, whole % "[5]"):
         other.write_text(content)
         with pytest.raises(InputError, match="reproduce"):
             load_results(other)

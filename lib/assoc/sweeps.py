@@ -72,9 +72,19 @@ def point_path(sweep: Sweep, point: Point, kept: Path) -> Path:
     return kept / sweep.name / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
+def kept_record(sweep: Sweep, point: Point, kept: Path) -> dict[str, Any] | None:
+    """What was kept of a finished point; None if nothing was, or the file is broken or of another point."""
+    try:
+        record = json.loads(point_path(sweep, point, kept).read_text())
+        is_whole = record.keys() == {"point", "found", "seconds"} and record["point"] == json.loads(json.dumps(point))
+    except (OSError, ValueError, AttributeError):
+        return None
+    return record if is_whole else None
+
+
 def missing_points(sweep: Sweep, kept: Path) -> list[Point]:
-    """The points that were not computed yet."""
-    return [point for point in sweep.points if not point_path(sweep, point, kept).exists()]
+    """The points that were not computed yet, or whose files are broken."""
+    return [point for point in sweep.points if kept_record(sweep, point, kept) is None]
 
 
 def plan(sweeps: Sequence[Sweep], kept: Path) -> list[str]:
@@ -99,7 +109,7 @@ def duration(seconds: float) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to six significant digits, containers within, for small files; not-a-number becomes None.
+    """Numbers to six significant digits, containers within, for small files; not-a-number and infinity become None.
 
     Raises:
         InputError: something that JSON cannot hold.
@@ -109,7 +119,7 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(item) for item in value]
     if isinstance(value, float):
-        return None if math.isnan(value) else float(f"{value:.{DIGITS}g}")
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
     raise InputError(f"a point's results hold a {type(value).__name__}: return numbers, texts, lists and dicts")
@@ -124,24 +134,34 @@ def run(sweep: Sweep, results: Path, kept: Path, command: Sequence[str] | None =
         command: what the file says it was made with; default: the command line for this sweep.
 
     Raises:
-        InputError: a folder cannot be written to.
+        InputError: a folder cannot be written to; a point's results are no mapping of what JSON can hold, or name one
+            of its arguments.
     """
     path = check_writable(results / f"{sweep.name}.json")
-    for point in progress(missing_points(sweep, kept), sweep.name):
-        started = time.perf_counter()
-        found = rounded(sweep.function(**point))
-        record = {"point": dict(point), "found": found, "seconds": round(time.perf_counter() - started, 1)}
-        write_json(point_path(sweep, point, kept), record)
-    records = [json.loads(point_path(sweep, point, kept).read_text()) for point in sweep.points]
+    records = {place: kept_record(sweep, point, kept) for place, point in enumerate(sweep.points)}
+    missing = [place for place, record in records.items() if record is None]
+    if missing:
+        check_writable(point_path(sweep, sweep.points[missing[0]], kept))
+    for place in progress(missing, sweep.name):
+        started, point = time.perf_counter(), sweep.points[place]
+        found = sweep.function(**point)
+        if not isinstance(found, Mapping) or found.keys() & point.keys():
+            raise InputError(f"a point of {sweep.name} must return a mapping without the names of its arguments")
+        records[place] = {
+            "point": dict(point),
+            "found": rounded(found),
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+        write_json(point_path(sweep, point, kept), records[place])
     return write_json(
         path,
         {
             "shows": sweep.shows,
             "command": shlex.join(command or ["python", "-m", "assoc", "reproduce", sweep.name]),
             "version": __version__,
-            "seed": sorted({record["point"][key] for record in records for key in record["point"] if key == "seed"}),
-            "seconds": round(sum(record["seconds"] for record in records), 1),
-            "points": [{**record["point"], **record["found"]} for record in records],
+            "seed": sorted({point["seed"] for point in sweep.points if point.get("seed") is not None}),
+            "seconds": round(sum(record["seconds"] for record in records.values()), 1),
+            "points": [{**record["point"], **record["found"]} for record in records.values()],
         },
     )
 
@@ -177,7 +197,10 @@ def load_results(path: str | Path) -> Results:
     """Read a result file that `run` wrote. Raises InputError if there is no such file, or it is of another kind."""
     try:
         content = json.loads(Path(path).read_text())
-        return Results(*(content[name] for name in ("command", "version", "seed", "seconds", "points")))
+        results = Results(*(content[name] for name in ("command", "version", "seed", "seconds", "points")))
+        if not isinstance(results.points, list) or not all(isinstance(point, dict) for point in results.points):
+            raise TypeError("points are no list of mappings")
+        return results
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"cannot read results from '{path}' ({error}): make them with python -m assoc reproduce"

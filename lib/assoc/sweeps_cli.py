@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from assoc import sweeps
+from assoc.files import check_writable
 
 
 def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -27,9 +28,10 @@ def reproduce(options: argparse.Namespace) -> None:
     chosen = sweeps.choose(options.names, sweeps.every_sweep())
     kept, output = Path(options.kept), Path(options.output)
     if options.fresh and not options.plan:
+        check_writable(output / f"{chosen[0].name}.json")  # before anything that was computed is thrown away
         for sweep in chosen:
             for point in sweep.points:
-                sweeps.point_path(sweep, point, kept).unlink(missing_ok=True)
+                check_writable(sweeps.point_path(sweep, point, kept)).unlink(missing_ok=True)
     print(*sweeps.plan(chosen, kept), sep="\n", flush=True)
     if options.plan:
         return
