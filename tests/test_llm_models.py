@@ -174,6 +174,15 @@ def test_a_model_at_hand_is_seen_as_it_changes() -> None:
     torch.testing.assert_close(model.query_key(0, 0), 4 * before)
 
 
+def test_what_is_at_hand_must_be_a_causal_model() -> None:
+    from transformers import AutoModel
+
+    with pytest.raises(InputError, match="is a Linear"):
+        as_language_model(torch.nn.Linear(2, 2))
+    with pytest.raises(InputError, match="is a LlamaModel, which predicts no tokens"):
+        as_language_model(AutoModel.from_config(tiny_config("llama")))
+
+
 def test_folders_hold_checkpoints(llama_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(llama_folder, tmp_path / "step3")
     model = load_model(tmp_path, revision="step3")
@@ -269,6 +278,14 @@ NAME = "model.layers.1.self_attn.k_proj.weight"
         (lambda f: (f / "config.json").unlink(), "has no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "JSON|configuration"),
         (lambda f: (f / "config.json").write_text("{}"), "configuration"),
+        (lambda f: (f / "config.json").write_text("null"), "configuration"),
+        (lambda f: change_config(f, num_attention_heads=0), "configuration"),
+        (lambda f: change_config(f, num_attention_heads=5), "configuration"),
+        (lambda f: change_config(f, hidden_size="wide"), "configuration"),
+        (lambda f: change_config(f, model_type="no such family"), "configuration"),
+        (lambda f: change_config(f, num_hidden_layers=0), "0 layers"),
+        (lambda f: change_config(f, num_hidden_layers=2), "has 2 layers, its weights have more"),
+        (lambda f: change_config(f, architectures=[5]), "not a causal language model"),
         (lambda f: (f / "model.safetensors").unlink(), "weights"),
         (lambda f: (f / "model.safetensors").write_text("none"), "weights"),
         (lambda f: change_config(f, architectures=["LlamaForSequenceClassification"]), "not a causal language model"),
@@ -285,13 +302,16 @@ def test_what_is_no_model_says_so_in_one_line(spoil: object, message: str, llama
     with pytest.raises(InputError, match=message) as found:
         load_model(folder)
     assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 250 + 2 * len(str(folder))
 
 
 def test_files_that_are_no_model(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_text("none")
+    (tmp_path / "short.gguf").write_bytes(b"GGUF\3\0\0\0")
     (tmp_path / "model.txt").write_text("none")
     for name, message in [
         ("model.gguf", "not a GGUF file"),
+        ("short.gguf", "GGUF|configuration"),
         ("other.gguf", "cannot read"),
         ("model.txt", "neither a folder nor"),
         ("nowhere", "no folder"),

@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from assoc import __version__
 from assoc.corpus import CORPUS_NAMES, load_texts
@@ -117,6 +118,11 @@ def revisions_from_options(options: argparse.Namespace) -> list[str | None]:
     revisions = [revision.strip() for revision in options.revisions.split(",")]
     if "" in revisions or len(set(revisions)) < len(revisions):
         raise InputError(f"--revisions is {options.revisions!r}: give different names, separated by commas")
+    folder = Path(options.model)
+    if folder.is_dir():  # before the first of them takes its time
+        for revision in revisions:
+            if not (folder / revision).is_dir():
+                raise InputError(f"folder '{folder}' has no checkpoint '{revision}': give some of its subfolders")
     return list(revisions)
 
 

