@@ -124,6 +124,8 @@ def test_covariances_refuse_bad_input(random: Callable[..., Tensor], term: Tenso
         (lambda: covariance_cosine(E[:-1], term), "39 rows"),
         (lambda: covariance_cosine(E, term[:, :-1]), "must be"),
         (lambda: covariance_cosine(E[0], term), "matrix"),
+        (lambda: covariance_cosine(E * 1j, term), "real matrix"),
+        (lambda: prepare_terms(term, term[1:, 1:]), "over the same tokens"),
         (lambda: covariance_cosine(E / 0, term), "not finite"),
         (lambda: covariance_cosine(E, term.log()), "not finite"),
         (lambda: attention_covariance_cosine(E, A[:-1], term), "query_key"),
@@ -234,16 +236,18 @@ def test_texts_are_cut_and_the_most_common_tokens_chosen() -> None:
 
 
 def test_statistics_refuse_bad_input() -> None:
+    pair = token_sequences(["abcd"], by_letter, 3)
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: token_statistics(["abc"], by_letter, length=3), "needs a text of 4 tokens"),
         (lambda: token_statistics([], by_letter), "needs a text"),
         (lambda: token_statistics(["aaaa"], by_letter, length=3), "single token"),
         (lambda: token_statistics(["abcd"], by_letter, n_tokens=1, length=3), "n_tokens"),
         (lambda: token_statistics(["abcd"], by_letter, length=1), "length"),
-        (
-            lambda: restricted_basis_functions(*token_sequences(["abcd"], by_letter, 3), torch.tensor([97, 97])),
-            "differ",
-        ),
+        (lambda: restricted_basis_functions(*pair, torch.tensor([97, 97])), "differ"),
+        (lambda: restricted_basis_functions(*pair, torch.tensor([-1, 97])), "none below 0"),
+        (lambda: restricted_basis_functions(*pair, torch.tensor([97.0, 98.0])), "int64"),
+        (lambda: restricted_basis_functions(*pair, [97, 98]), "int64"),
+        (lambda: restricted_basis_functions(pair[0][:0], pair[1][:0], torch.tensor([97, 98])), "non-empty"),
     ]
     for ask, message in cases:
         with pytest.raises(InputError, match=message):

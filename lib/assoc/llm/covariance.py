@@ -195,7 +195,12 @@ class PreparedTerms:
 
 
 def prepare_terms(value: Tensor, attention: Tensor, *, centre_tokens: bool = False) -> PreparedTerms:
-    """The value and attention terms of `basis_functions` for `compare_layers`; takes 6 n^3 operations."""
+    """The value and attention terms of `basis_functions` for `compare_layers`; takes 6 n^3 operations.
+
+    Raises InputError if they are not two (n, n) matrices of finite numbers.
+    """
+    if value.shape != attention.shape:
+        raise InputError(f"terms of {tuple(value.shape)} and {tuple(attention.shape)}: give both over the same tokens")
     terms = (prepare_term(term, centre_tokens=centre_tokens) for term in (value, attention, attention.T))
     return PreparedTerms(*terms)
 
@@ -264,8 +269,8 @@ def _unit_scale(matrix: Tensor) -> Tensor:
 
 
 def _check_matrix(name: str, matrix: Tensor) -> None:
-    if not isinstance(matrix, Tensor) or matrix.ndim != 2 or matrix.numel() == 0:
-        raise InputError(f"{name} must be a matrix with at least one entry, as a torch tensor")
+    if not isinstance(matrix, Tensor) or matrix.ndim != 2 or matrix.numel() == 0 or matrix.is_complex():
+        raise InputError(f"{name} must be a real matrix with at least one entry, as a torch tensor")
     if not matrix.isfinite().all():
         raise InputError(f"{name} holds a number that is not finite: look for the NaN or infinity first")
 

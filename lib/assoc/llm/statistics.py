@@ -118,10 +118,12 @@ def restricted_basis_functions(inputs: Tensor, targets: Tensor, tokens: Tensor) 
     Raises:
         InputError: see `basis_functions`; tokens that are not different, or fewer than two.
     """
+    if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64 or tokens.ndim != 1:
+        raise InputError("tokens must be an int64 tensor (n,): convert with torch.as_tensor")
     n = len(tokens)
-    if n < 2 or len(tokens.unique()) != n:
-        raise InputError("tokens must be two or more different token numbers")
-    vocab_size = 1 + max(int(numbers.max()) for numbers in (inputs, targets, tokens))
+    if n < 2 or len(tokens.unique()) != n or int(tokens.min()) < 0:
+        raise InputError("tokens must be two or more different token numbers, none below 0")
+    vocab_size = 1 + max(int(numbers.max()) for numbers in (inputs, targets, tokens) if numbers.numel())
     check_tokens(inputs, targets, vocab_size)
     place = torch.full((vocab_size,), n)
     place[tokens] = torch.arange(n)
