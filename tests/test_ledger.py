@@ -82,6 +82,12 @@ def test_an_entry_travels_with_the_output_of_its_cell(book: Path) -> None:
         ({"A-z": (1.0, "holds")}, "no claim 'A-z'"),
         ({"A-x": (0.1, "holds")}, "outside"),
         ({"A-x": ("0.95", "holds")}, "give a number"),
+        ({"A-x": (True, "holds")}, "give a number"),
+        ({"A-x": (float("nan"), "holds")}, "outside"),
+        ({"A-x": (0.95,)}, "an entry of the ledger is"),
+        ({"A-x": 0.95}, "an entry of the ledger is"),
+        ({"A-x": (0.95, "holds", "two\nlines")}, "one line"),
+        ({"A-x": (0.95, "holds", 3)}, "one line"),
         ({"A-x": (0.95, "does not hold")}, "the run says 'does not hold'"),
     ],
 )
@@ -99,11 +105,24 @@ def test_entries_that_contradict_the_ledger_stop_the_chapter(book: Path, entries
         ("- {id: a, paper: A, place: p, text: t, says: us, verdict: holds, low: 1}\n", "give low, high"),
         ("- {id: a, paper: A, place: p, text: t, says: us, verdict: holds, answer: x}\n", "needs the chapter"),
         ("- {id: a, paper: A, place: p, text: t, says: us, verdict: holds}\n" * 2, "one id"),
+        ("- {id: a, paper: A, place: 3, text: t, says: us, verdict: holds}\n", "place is 3"),
+        ("- {id: a, paper: A, place: p, text: 't\n\n  u', says: us, verdict: holds}\n", "one line"),
+        ("- {id: a, paper: A, place: p, text: t, says: us, verdict: holds, low: x, high: 1}\n", "low is 'x'"),
+        (
+            "- {id: a, paper: A, place: p, text: t, says: us, verdict: holds, measured: c, low: 2, high: 1}\n",
+            "the smaller one first",
+        ),
     ],
 )
 def test_a_broken_file_of_claims_is_a_one_line_error(book: Path, text: str, words: str) -> None:
     (book / "claims.yml").write_text(text)
     with pytest.raises(InputError, match=words):
+        load_claims()
+
+
+def test_a_file_of_claims_that_is_no_text_is_a_one_line_error(book: Path) -> None:
+    (book / "claims.yml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot read claims"):
         load_claims()
 
 

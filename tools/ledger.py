@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -114,7 +115,7 @@ class FromMarkdown(SphinxDirective):
 class ClaimsLedger(FromMarkdown):
     """`claims-ledger` with `:paper:`."""
 
-    option_spec = {"paper": str}  # noqa: RUF012
+    option_spec = {"paper": lambda given: directives.choice(given, PAPERS)}  # noqa: RUF012
 
     def text(self) -> str:
         found = evidence()

@@ -89,18 +89,34 @@ def load_claims(path: str | Path = "claims.yml") -> dict[str, Claim]:
     try:
         rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         claims = [Claim(**row) for row in rows]
-    except (OSError, yaml.YAMLError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
         raise InputError(f"cannot read claims from '{path}': {error}") from error
     for claim in claims:
+        for name, value in vars(claim).items():
+            if name in ("low", "high"):
+                if value is not None and not _is_number(value):
+                    raise InputError(f"claim {claim.id}: {name} is {value!r}; give a number")
+            elif not _is_line(value):
+                raise InputError(f"claim {claim.id}: {name} is {value!r}; give one line of text, in quotes")
         if claim.says not in SAYS or claim.verdict not in VERDICTS or claim.paper not in ("A", "B", "AB"):
             raise InputError(f"claim {claim.id}: says, verdict or paper has a value that the ledger does not know")
         if (claim.low is None) != (claim.high is None) or (claim.low is not None and not claim.measured):
             raise InputError(f"claim {claim.id}: give low, high and what is measured, or none of them")
+        if claim.low is not None and claim.low > claim.high:
+            raise InputError(f"claim {claim.id}: low is {claim.low}, high {claim.high}; give the smaller one first")
         if claim.answer and not claim.chapter:
             raise InputError(f"claim {claim.id}: an answer needs the chapter that explains it")
     if len({claim.id for claim in claims}) != len(claims):
         raise InputError(f"two claims in '{path}' have one id")
     return {claim.id: claim for claim in claims}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_line(value: object) -> bool:
+    return isinstance(value, str) and "\n" not in value
 
 
 @dataclass(frozen=True)
@@ -137,16 +153,21 @@ def enter(entries: Mapping[str, tuple[float | None, str] | tuple[float | None, s
         entries: id of a claim -> its number (None if it has none), its verdict, and perhaps a remark (the spread, ..).
 
     Raises:
-        InputError: an unknown claim, another verdict than the ledger expects, or a number outside its range: then
-            either the run or the ledger is wrong, and somebody must look.
+        InputError: an entry of another form; an unknown claim, another verdict than the ledger expects, or a number
+            outside its range: then either the run or the ledger is wrong, and somebody must look.
     """
     claims = load_claims()
-    made = {name: entry if isinstance(entry, Entry) else Entry(*entry) for name, entry in entries.items()}
+    try:
+        made = {name: entry if isinstance(entry, Entry) else Entry(*entry) for name, entry in entries.items()}
+    except TypeError:
+        raise InputError("an entry of the ledger is (number or None, verdict) or (number, verdict, remark)") from None
     for name, entry in made.items():
         if name not in claims:
             raise InputError(f"the ledger has no claim {name!r}: add it to claims.yml")
-        if entry.value is not None and not isinstance(entry.value, Real):
+        if entry.value is not None and not _is_number(entry.value):
             raise InputError(f"{name}: the number is {entry.value!r}; give a number or None")
+        if not _is_line(entry.remark):
+            raise InputError(f"{name}: the remark is {entry.remark!r}; give one line of text")
         if problem := claims[name].problem(entry.value, entry.verdict):
             raise InputError(problem)
     return Entered(made, claims)
