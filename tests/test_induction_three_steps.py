@@ -350,6 +350,14 @@ def test_text_steps_read_the_model_they_change() -> None:
     assert steps[0]["recall"] > 0.5
 
 
+RATES = dict.fromkeys(ORDER, 1.0)
+
+
+def steps_of(data: OneTrigger, rates, **settings) -> list:
+    """Steps on sequences of 8 tokens and 5 places, whatever the data say."""
+    return list(gradient_steps(data, rates, OneTrigger(8, 5).sample(20, seeded(0)), **settings))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -360,8 +368,18 @@ def test_text_steps_read_the_model_they_change() -> None:
         (lambda: OneTrigger(8, 8).sample(0), "n_sequences"),
         (lambda: rates_for(OneTrigger(8, 8), (1, 1)), "three numbers"),
         (lambda: rates_for(OneTrigger(8, 8), (1, 0, 1)), "three numbers"),
+        (lambda: rates_for(OneTrigger(8, 8), (1, float("nan"), 1)), "three numbers"),
+        (lambda: rates_for(OneTrigger(8, 8), (1, float("inf"), 1)), "three numbers"),
+        (lambda: rates_for(OneTrigger(8, 8), ("1", 1, 1)), "three numbers"),
         (lambda: rates_for(OneTrigger(64, 4), (1, 1, 1)), "at least 6"),
-        (lambda: list(gradient_steps(OneTrigger(8, 5), {}, OneTrigger(8, 5).sample(2), order=["key3"])), "key3"),
+        (lambda: rates_for(OneTrigger(8, 8, recurring=True), (1, 1, 1)), "occurs once"),
+        (lambda: first_step(OneTrigger(8, 8, recurring=True)), "occurs once"),
+        (lambda: third_step(OneTrigger(8, 8, recurring=True)), "occurs once"),
+        (lambda: steps_of(OneTrigger(8, 5), {}, order=["key3"]), "key3"),
+        (lambda: steps_of(OneTrigger(8, 5), {}), "learning rate"),
+        (lambda: steps_of(OneTrigger(8, 5), RATES, kept={"output2": None}), "blocks that are kept"),
+        (lambda: steps_of(OneTrigger(8, 6), RATES), "at 6 places"),
+        (lambda: steps_of(OneTrigger(3, 5), RATES), "of 3 tokens"),
         (lambda: Overlaps.random(OneTrigger(8, 5), 0), "dim"),
     ],
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from assoc.corpus import load_texts
+from assoc.errors import InputError
 from assoc.induction.alignment import signal_to_noise, stored_pairs
 from assoc.induction.memory import memory_tables, recalls
 from assoc.induction.model import AssociativeTransformer
@@ -71,7 +72,12 @@ def text_steps(
 
     Returns:
         For each step: name, signal (`signal_to_noise` of that memory after it), recall, accuracy on repeated outputs.
+
+    Raises:
+        InputError: other than three margins above 0.
     """
+    if len(margins) != len(ORDER) or min(margins) <= 0:
+        raise InputError(f"margins are {margins}: give three numbers above 0, for W_O2, W_K2 and W_K1")
     test = task.sample(test_size, generator)
     repeated = test.occurrence >= 2
     with torch.no_grad():

@@ -13,6 +13,7 @@ residual stream is made of come in four blocks, in this order:
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -316,7 +317,12 @@ def matches(tables: Tables, data: OneTrigger, name: str) -> Tensor:
     return block.gather(1, right[:, None])[:, 0] > others
 
 
-# --- what the gradients are, derived in chapter 5B
+# --- what the gradients are, derived in chapter 5B, for a trigger that does not recur; others raise InputError
+
+
+def _check_trigger(data: OneTrigger) -> None:
+    if data.recurring:
+        raise InputError("the closed forms are for a trigger that occurs once: give OneTrigger(.., recurring=False)")
 
 
 def _places(data: OneTrigger) -> tuple[Tensor, Tensor]:
@@ -325,6 +331,7 @@ def _places(data: OneTrigger) -> tuple[Tensor, Tensor]:
     m_s - mean over s, m_s = P(z_s = y | j): 1 behind the trigger, 0 at the trigger, 1/(N - 1) elsewhere;
     n_s, how many of z_1 .. z_s are the trigger.
     """
+    _check_trigger(data)
     T = data.length
     j, s = torch.arange(1, T - 1)[:, None], torch.arange(1, T + 1)
     is_output = (s > 0).double() / (data.vocab_size - 1) + 0.0 * j
@@ -339,6 +346,7 @@ def first_step(data: OneTrigger) -> tuple[float, float]:
 
         c = sum_s e_s,  c' = sum_s h_s e_s,  e_s = P(z_s = k | y = k) - P(z_s = k | y = l),  h_s = sum_{t=s}^T 1/t
     """
+    _check_trigger(data)
     N, T = data.vocab_size, data.length
     s = torch.arange(1, T + 1)
     excess = torch.full((T - 2, T), 1 / (N - 1) ** 2, dtype=torch.float64)
@@ -386,9 +394,10 @@ def rates_for(data: OneTrigger, margins: Sequence[float]) -> dict[str, float]:
     match: in W_O2, in W_K2, and in row T - 1 of W_K1, the weakest of those that are used.
 
     Raises:
-        InputError: other than three numbers above 0; sequences so short that a step goes the wrong way.
+        InputError: other than three finite numbers above 0; sequences so short that a step goes the wrong way; a
+            trigger that recurs.
     """
-    if len(margins) != 3 or min(margins) <= 0:
+    if len(margins) != 3 or not all(isinstance(margin, Real) and 0 < margin < math.inf for margin in margins):
         raise InputError(f"margins are {margins}: give three numbers above 0, for W_O2, W_K2 and W_K1")
     alpha, beta, gamma = margins
     N, T = data.vocab_size, data.length
@@ -487,16 +496,20 @@ def gradient_steps(
         Each step after it is made; of several tables at once, one `Step` for each, with the same tables.
 
     Raises:
-        InputError: a name that is no table.
+        InputError: a name that is no table, or has no rate or no entry in `kept`; sequences of another length.
     """
     tables = zero_tables(data, dtype)
     groups = [(group,) if isinstance(group, str) else tuple(group) for group in order]
     for name in (name for group in groups for name in group):
         if name not in tables:
             raise InputError(f"order names {name!r}: choose from {', '.join(tables)}")
+        if name not in rates or name not in kept:
+            raise InputError(f"order names {name!r}: give it a learning rate, and the blocks that are kept of it")
     residual = None if overlaps is None else overlaps.residual.to(dtype)
     for group in groups:
         seen = examples if isinstance(examples, Examples) else examples()
+        if seen.inputs.shape[1] != data.length or int(seen.inputs.max()) >= data.vocab_size:
+            raise InputError(f"the examples are not of {data.vocab_size} tokens at {data.length} places: sample anew")
         gradients = {name: gradient(tables, name, seen, residual) for name in group}
         if seen.weights is not None:
             gradients = {name: symmetrised(found, data) for name, found in gradients.items()}
