@@ -80,8 +80,8 @@ def place(index: int, cell: NotebookNode) -> str:
 
 
 def chapters() -> list[Path]:
-    """The .md sources of all chapters: the files in book/ whose names start with a digit."""
-    return sorted(BOOK.glob("[0-9]*.md"))
+    """The .md sources of all pairs: the files in book/ whose names start with a digit, or that have an .ipynb twin."""
+    return [path for path in sorted(BOOK.glob("*.md")) if path.name[0].isdigit() or path.with_suffix(".ipynb").exists()]
 
 
 def read_source(source: Path) -> NotebookNode:
