@@ -55,6 +55,13 @@ def test_what_is_right_is_left_in_peace() -> None:
     assert ledger.counts(claims, found)[-1] == ["all", "2", "1", "1", "0", "0", "2"]
 
 
+def test_the_table_is_of_a_paper_that_there_is() -> None:
+    assert [ledger.known_paper(paper) for paper in ("A", "B", "AB")] == ["A", "B", "AB"]
+    for other in ("C", "a", "", None):
+        with pytest.raises(ValueError, match="is not among A, B, AB"):
+            ledger.known_paper(other)
+
+
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "claims.yml").write_text(

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from assoc.ledger import METADATA, VERDICTS, Claim, Entry, load_claims, shown
+from assoc.ledger import METADATA, PAPERS, VERDICTS, Claim, Entry, load_claims, shown
 from notebooks import BOOK, read_notebook
 
 CLAIMS = BOOK / "claims.yml"
 SECTION = "For the claims ledger"
 """The heading that stands above a chapter's entries, for links to them."""
-PAPERS = ("A", "B", "AB")
 
 
 @dataclass(frozen=True)
@@ -112,10 +110,17 @@ class FromMarkdown(SphinxDirective):
         return self.parse_text_to_nodes(self.text())
 
 
+def known_paper(given: str | None) -> str:
+    """The option `paper`. Raises ValueError, which Sphinx reports with its place, for any other."""
+    if given not in PAPERS:
+        raise ValueError(f"{given!r} is not among {', '.join(PAPERS)}")
+    return given
+
+
 class ClaimsLedger(FromMarkdown):
     """`claims-ledger` with `:paper:`."""
 
-    option_spec = {"paper": lambda given: directives.choice(given, PAPERS)}  # noqa: RUF012
+    option_spec = {"paper": known_paper}  # noqa: RUF012
 
     def text(self) -> str:
         found = evidence()

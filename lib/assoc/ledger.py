@@ -16,6 +16,7 @@ from assoc.errors import InputError
 
 VERDICTS = ("holds", "holds in part", "does not hold", "not tested here")
 SAYS = ("authors", "us", "reviews")
+PAPERS = ("A", "B", "AB")
 METADATA = "assoc-claims"
 """The key of an output's metadata under which entries are kept."""
 
@@ -26,10 +27,11 @@ class Claim:
 
     Attributes:
         id: short and unique, "A-table1-attention".
-        paper: "A", "B", or "AB" for what concerns both.
+        paper: one of `PAPERS`; "AB" for what concerns both.
         place: in the paper, "Table 1"; or which program or review.
         text: what is claimed, in one sentence.
-        says: who: the "authors"; "us", for findings of this book; "reviews", for what readers of reviews asked.
+        says: who, one of `SAYS`: the "authors"; "us", for findings of this book; "reviews", for what readers of
+            reviews asked.
         measured: what our number is, with its unit; "" for a claim without one.
         paper_number: what the paper has for it, "" if nothing.
         verdict: what our run is expected to say, one of `VERDICTS`.
@@ -98,7 +100,7 @@ def load_claims(path: str | Path = "claims.yml") -> dict[str, Claim]:
                     raise InputError(f"claim {claim.id}: {name} is {value!r}; give a number")
             elif not _is_line(value):
                 raise InputError(f"claim {claim.id}: {name} is {value!r}; give one line of text, in quotes")
-        if claim.says not in SAYS or claim.verdict not in VERDICTS or claim.paper not in ("A", "B", "AB"):
+        if claim.says not in SAYS or claim.verdict not in VERDICTS or claim.paper not in PAPERS:
             raise InputError(f"claim {claim.id}: says, verdict or paper has a value that the ledger does not know")
         if (claim.low is None) != (claim.high is None) or (claim.low is not None and not claim.measured):
             raise InputError(f"claim {claim.id}: give low, high and what is measured, or none of them")
