@@ -106,6 +106,16 @@ def test_tokens_that_all_look_the_same(random: Callable[..., Tensor], term: Tens
     assert prepare_term(alike).constant_cosine > 0.99
 
 
+def test_tokens_that_differ_by_a_millionth_are_still_compared(random: Callable[..., Tensor], term: Tensor) -> None:
+    """What is rounding, and set to zero, is far below what float32 weights can hold."""
+    E = random(1, DIM).expand(N, DIM) + 1e-6 * random(N, DIM)
+    # n x n covariances of E itself would lose the difference to rounding: the mean over tokens is taken away before.
+    literal = literal_cosine(E - E.mean(dim=0), term, centre_tokens=True)
+    assert covariance_cosine(E, prepare_term(term, centre_tokens=True)) == pytest.approx(literal, rel=1e-8)
+    E = random(N, 1).expand(N, DIM) + 1e-6 * random(N, DIM)
+    assert covariance_cosine(E, term) == pytest.approx(literal_cosine(E, term), rel=1e-6)
+
+
 def test_nothing_to_compare_is_nan(random: Callable[..., Tensor], term: Tensor) -> None:
     E = random(N, DIM)
     assert math.isnan(covariance_cosine(torch.zeros(N, DIM), term))

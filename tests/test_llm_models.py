@@ -71,6 +71,7 @@ def test_sizes(model: LanguageModel) -> None:
     assert (model.n_key_value_heads, model.head_dim) == ((2, 8) if shared else (4, 6))
     assert model.embedding.shape == model.unembedding.shape == (V, D)
     assert model.tokenizer is None
+    assert {parameter.dtype for parameter in model.model.parameters()} == {torch.float64}  # as it was asked for
     assert not model.model.training
     assert not any(parameter.requires_grad for parameter in model.model.parameters())
     assert "3 layers, 4 heads" in repr(model)
