@@ -371,6 +371,8 @@ def steps_of(data: OneTrigger, rates, **settings) -> list:
         (lambda: rates_for(OneTrigger(8, 8), (1, float("nan"), 1)), "three numbers"),
         (lambda: rates_for(OneTrigger(8, 8), (1, float("inf"), 1)), "three numbers"),
         (lambda: rates_for(OneTrigger(8, 8), ("1", 1, 1)), "three numbers"),
+        (lambda: rates_for(OneTrigger(8, 8), 5), "three numbers"),
+        (lambda: text_steps(None, None, (1, 1), 8), "three numbers"),
         (lambda: rates_for(OneTrigger(64, 4), (1, 1, 1)), "at least 6"),
         (lambda: rates_for(OneTrigger(8, 8, recurring=True), (1, 1, 1)), "occurs once"),
         (lambda: first_step(OneTrigger(8, 8, recurring=True)), "occurs once"),
@@ -396,14 +398,6 @@ CHEAP = {
     "5b-lengths": ({"length": 8, "kept": "own token"}, {"accuracy": 1e-3, "recall": 1e-3}),
     "5b-text": ({"triggers": "random", "dim": 0, "kept": "named", "margins": [0.1, 10.0, 20.0], "seed": 0}, None),
 }
-
-
-@pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.name)
-def test_shipped_points_are_those_of_the_registry(sweep) -> None:
-    results = sweeps.load_results(RESULTS / f"{sweep.name}.json")
-    assert len(results.points) == len(sweep.points)
-    for shipped, point in zip(results.points, sweep.points, strict=True):
-        assert {key: shipped[key] for key in point} == dict(point)
 
 
 @pytest.mark.parametrize("name", CHEAP)

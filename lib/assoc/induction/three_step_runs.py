@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from assoc.corpus import load_texts
-from assoc.errors import InputError
 from assoc.induction.alignment import signal_to_noise, stored_pairs
 from assoc.induction.memory import memory_tables, recalls
 from assoc.induction.model import AssociativeTransformer
@@ -24,6 +23,7 @@ from assoc.induction.three_steps import (
     accuracy,
     block_of,
     block_slices,
+    check_margins,
     gradient_steps,
     rates_for,
     recall,
@@ -74,10 +74,9 @@ def text_steps(
         For each step: name, signal (`signal_to_noise` of that memory after it), recall, accuracy on repeated outputs.
 
     Raises:
-        InputError: other than three margins above 0.
+        InputError: other than three finite margins above 0.
     """
-    if len(margins) != len(ORDER) or min(margins) <= 0:
-        raise InputError(f"margins are {margins}: give three numbers above 0, for W_O2, W_K2 and W_K1")
+    margins = check_margins(margins)
     test = task.sample(test_size, generator)
     repeated = test.occurrence >= 2
     with torch.no_grad():

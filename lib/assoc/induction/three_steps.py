@@ -389,6 +389,14 @@ def third_step(data: OneTrigger) -> Tensor:
     return ((share[:, :, None] * (is_trigger - (seen / t[:, 0])[:, :, None])).mean(dim=0) / t).tril()
 
 
+def check_margins(margins: Sequence[float]) -> tuple[float, float, float]:
+    """The margins of W_O2, W_K2 and W_K1, or an InputError unless they are three finite numbers above 0."""
+    are_three = isinstance(margins, Sequence) and len(margins) == len(ORDER)
+    if not are_three or not all(isinstance(margin, Real) and 0 < margin < math.inf for margin in margins):
+        raise InputError(f"margins are {margins}: give three numbers above 0, for W_O2, W_K2 and W_K1")
+    return tuple(margins)
+
+
 def rates_for(data: OneTrigger, margins: Sequence[float]) -> dict[str, float]:
     """Learning rates with which small steps would leave these margins (alpha, beta, gamma) of a right over a wrong
     match: in W_O2, in W_K2, and in row T - 1 of W_K1, the weakest of those that are used.
@@ -397,9 +405,7 @@ def rates_for(data: OneTrigger, margins: Sequence[float]) -> dict[str, float]:
         InputError: other than three finite numbers above 0; sequences so short that a step goes the wrong way; a
             trigger that recurs.
     """
-    if len(margins) != 3 or not all(isinstance(margin, Real) and 0 < margin < math.inf for margin in margins):
-        raise InputError(f"margins are {margins}: give three numbers above 0, for W_O2, W_K2 and W_K1")
-    alpha, beta, gamma = margins
+    alpha, beta, gamma = check_margins(margins)
     N, T = data.vocab_size, data.length
     row = third_step(data)[T - 2]
     weakest = float(row[T - 3] - row[[*range(T - 3), T - 2]].max())
