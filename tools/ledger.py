@@ -73,7 +73,7 @@ def row(claim: Claim, pieces: list[Evidence]) -> list[str]:
     links = ", ".join(link(chapter, True) for chapter in dict.fromkeys(piece.chapter for piece in pieces))
     who = {"us": " *(ours)*", "reviews": " *(asked)*", "authors": ""}[claim.says]
     verdict = "answered" if claim.says == "reviews" else claim.verdict
-    return [claim.text + who, claim.place, claim.paper_number, here or claim.answer, verdict,
+    return [f"{claim.text} ({claim.place}){who}", claim.paper_number, here or claim.answer, verdict,
             links or link(claim.chapter, False)]  # fmt: skip
 
 
@@ -129,7 +129,7 @@ class ClaimsLedger(FromMarkdown):
             for claim in load_claims(CLAIMS).values()
             if claim.paper == self.options["paper"]
         ]
-        return markdown(["claim", "place", "paper", "here", "verdict", "chapter"], rows)
+        return markdown(["claim", "paper", "here", "verdict", "chapter"], rows)
 
 
 class ClaimsCount(FromMarkdown):
