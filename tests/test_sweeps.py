@@ -126,7 +126,7 @@ def test_fresh_throws_nothing_away_before_it_can_write(
     assert main([*command, "out"]) == 0
     Path("file").write_text("")
     assert main([*command, "file", "--fresh"]) == 2
-    assert capsys.readouterr().err.startswith("error: cannot write 'file/")
+    assert "error: cannot write 'file/" in capsys.readouterr().err
     assert missing_points(sweep, Path("kept")) == []
     assert main([*command, "out"]) == 0
     assert counter.calls == [0, 1, 2, 3]

@@ -42,11 +42,6 @@ class Sweep:
     points: Sequence[Point]
     seconds: float
 
-    @property
-    def total_seconds(self) -> float:
-        """Roughly what all points take."""
-        return self.seconds * len(self.points)
-
 
 def every_sweep() -> list[Sweep]:
     """The sweeps of all packages, in the order of the chapters."""
