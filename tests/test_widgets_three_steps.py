@@ -6,8 +6,21 @@ import pytest
 
 from assoc import widgets
 from assoc.errors import InputError
-from assoc.induction.three_steps import KEPT, ORDER, OneTrigger, accuracy, gradient_steps, rates_for, recall
+from assoc.induction.three_steps import (
+    KEPT,
+    NAMED,
+    ORDER,
+    Examples,
+    OneTrigger,
+    accuracy,
+    block_of,
+    gradient_steps,
+    rates_for,
+    read,
+    recall,
+)
 from assoc.seeds import seeded
+from assoc.widgets import three_steps as module
 from test_widgets import Reader, picture_by_links, state_size
 
 DATA = OneTrigger(6, 7)
@@ -43,6 +56,31 @@ def test_pictures_tell_recalls_and_accuracy(explorer) -> None:
                 assert f"recall {recall(step.tables, DATA, name):.2f}" in text
             else:
                 assert f"{names[name]}: still zero" in text
+
+
+def test_pictures_show_the_tables_the_attention_and_the_chance_as_they_are(monkeypatch) -> None:
+    shown = []
+    monkeypatch.setattr(module, "heat_map", lambda matrix, **_: shown.append(matrix) or "")
+    everything = DATA.every_pattern()
+    example = Examples(everything.inputs[-1:], everything.targets[-1:])  # trigger at T - 2: the head is sure of it
+    order = ("output2", "key2", "key1")
+    rates = rates_for(DATA, MARGINS)
+    *_, last = gradient_steps(DATA, rates, everything, order=order, kept=KEPT["named"])
+    text = module.three_steps_picture(DATA, last.tables, example, everything)
+    for name, picture in zip(ORDER, shown, strict=False):
+        block = block_of(last.tables[name], DATA, NAMED[name][0])
+        assert picture.equal(block / block.abs().max())
+    reading = read(last.tables, example.inputs)
+    assert shown[3][-1].equal(reading.attention2[0])
+    assert shown[3][:-1].nan_to_num(0).equal(reading.attention1[0])
+    chance = float(reading.logits[0].double().softmax(0)[example.targets[0]])
+    assert chance > 0.5
+    assert f"probability {chance:.2f}" in text
+
+
+def test_a_matrix_that_goes_first_stays_where_its_gradient_is_zero(explorer) -> None:
+    text = Reader(explorer.frames["W_K2 → W_K1 → W_O2", "the named blocks", "2"]).text
+    assert all(f"{name}: still zero" in text for name in ("W_O2", "W_K2", "W_K1"))
 
 
 def test_before_the_first_step_all_orders_are_alike(explorer) -> None:
