@@ -139,3 +139,12 @@ def test_numbers_are_shown_with_what_they_are() -> None:
     assert [verdict(True), verdict(False, True), verdict(False)] == ["holds", "holds in part", "does not hold"]
     cells = ledger.row(CLAIM, [Evidence("1a-basis", Entry(0.95, "holds"))])
     assert cells[-1] == "[1A](1a-basis.ipynb#for-the-claims-ledger)"
+
+
+def test_a_number_in_running_text_is_the_one_that_a_chapter_entered() -> None:
+    role = ledger.ClaimNumber()
+    role.text = "A-table1-frequency"
+    ((node,), messages) = role.run()
+    entered = ledger.evidence()[role.text][-1].entry.value
+    assert node.astext() == f"{entered:.3f}"
+    assert messages == []

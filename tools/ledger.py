@@ -1,7 +1,8 @@
 """The claims ledger as a page: book/claims.yml with what the chapters' committed outputs say of each claim.
 
-As an extension of Sphinx it has two directives: `claims-ledger` with the option `paper` (A, B or AB) makes a table, and
-`claims-count` a table of verdicts. `problems` is what the tests ask.
+As an extension of Sphinx it has a role, {claim}`ID`, for a claim's number in running text, and two directives:
+`claims-ledger` with the option `paper` (A, B or AB) makes a table, `claims-count` one of verdicts. `problems` is
+what the tests ask.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from assoc.ledger import METADATA, PAPERS, VERDICTS, Claim, Entry, load_claims, shown
 from notebooks import BOOK, read_notebook
@@ -98,6 +99,14 @@ def counts(claims: dict[str, Claim], found: dict[str, list[Evidence]]) -> list[l
     return rows
 
 
+class ClaimNumber(SphinxRole):
+    """{claim}`ID`: the number that a chapter entered for a claim, the last one if several did."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        claim, pieces = load_claims(CLAIMS)[self.text], evidence()[self.text]
+        return [nodes.inline("", f"{pieces[-1].entry.value:{claim.digits}}")], []
+
+
 class FromMarkdown(SphinxDirective):
     """A directive that is replaced by parsed MyST."""
 
@@ -142,6 +151,7 @@ class ClaimsCount(FromMarkdown):
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_role("claim", ClaimNumber())
     app.add_directive("claims-ledger", ClaimsLedger)
     app.add_directive("claims-count", ClaimsCount)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,6 +2,7 @@
 
 from assoc.leading_terms.conditions import agreement_under, removal_after_training, yardstick_agreement
 from assoc.leading_terms.limits import bounds_point, reach_point, start_point
+from assoc.leading_terms.paper_scale import PAPER_SCALE
 from assoc.sweeps import Sweep
 
 SEEDS = (0, 1, 2)
@@ -117,4 +118,4 @@ LIMITS = [
     ),
 ]
 
-SWEEPS: list[Sweep] = [*REMOVAL, *LIMITS]
+SWEEPS: list[Sweep] = [*REMOVAL, *LIMITS, *PAPER_SCALE]
