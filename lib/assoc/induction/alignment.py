@@ -48,12 +48,15 @@ def signal_to_noise(model: AssociativeTransformer, task: BigramTask) -> dict[str
         raise InputError("signal_to_noise needs at least three tokens and three positions")
     tables, result = memory_tables(model), {}
     for name, (rows, columns) in stored_pairs(model, task).items():
-        scores = tables[name][rows]
-        is_right = functional.one_hot(columns, scores.shape[1]).bool()
-        wrong = scores[~is_right].view(len(rows), -1)
-        signal = scores[is_right].mean() - wrong.mean()
-        result[name] = float(signal / wrong.var(dim=1).mean().sqrt())
+        result[name] = signal_of(tables[name][rows], columns)
     return result
+
+
+def signal_of(scores: Tensor, columns: Tensor) -> float:
+    """Signal over noise of a table: row i of `scores` (n, m) should match column `columns[i]`; formula as above."""
+    is_right = functional.one_hot(columns, scores.shape[1]).bool()
+    wrong = scores[~is_right].view(len(scores), -1)
+    return float((scores[is_right].mean() - wrong.mean()) / wrong.var(dim=1).mean().sqrt())
 
 
 def gradient_alignment(model: AssociativeTransformer, task: BigramTask, batch: Batch) -> dict[str, tuple[float, float]]:

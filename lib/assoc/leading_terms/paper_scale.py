@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from assoc.errors import InputError, whole_number
 from assoc.leading_terms.ablation import frequency_terms
 from assoc.leading_terms.basis import basis_functions
-from assoc.leading_terms.conditions import all_leading_terms, clock, lowest_cosines, stories
+from assoc.leading_terms.conditions import all_leading_terms, clock, lowest_cosines
+from assoc.leading_terms.limits import some_stories
 from assoc.leading_terms.model import AttentionOnlyTransformer
 from assoc.leading_terms.theory import KINDS, step_coefficients
 from assoc.leading_terms.training import cosine, train
-from assoc.seeds import seeded
 from assoc.sweeps import Sweep
 
 CHECKPOINTS = Path("_build/reproduce/3a-paper-scale")  # a run that was stopped goes on from its last step
@@ -50,11 +49,7 @@ def paper_scale_run(
         frequencies: kind -> cosine of what word frequencies alone give with the leading term.
         clock: theta per unit of s eta. coverage: share of tokens that are in the vocabulary.
     """
-    corpus = stories(vocab_size, length)
-    n_sequences = whole_number("n_sequences", n_sequences, minimum=1)
-    if n_sequences > len(corpus):
-        raise InputError(f"n_sequences is {n_sequences}: there are {len(corpus)} stories of {length} tokens")
-    chosen = corpus.select(torch.randperm(len(corpus), generator=seeded(seed))[:n_sequences])
+    chosen = some_stories(vocab_size, length, n_sequences, seed)
     inputs, targets, V = chosen.inputs, chosen.targets, chosen.vocab_size
     basis = basis_functions(inputs, targets, V)
     terms, by_frequency = all_leading_terms(basis), frequency_terms(basis, inputs, targets)

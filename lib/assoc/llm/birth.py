@@ -12,11 +12,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from assoc.corpus import load_texts
 from assoc.errors import InputError, whole_number
-from assoc.induction.alignment import previous_by_position
+from assoc.induction.alignment import previous_by_position, signal_of
 from assoc.induction.model import TokenModel, Trace
 from assoc.induction.task import BigramTask
 from assoc.induction.training import train_induction
@@ -202,15 +201,9 @@ def table_recall(name: str, table: Tensor) -> float:
 
 
 def table_signal(name: str, table: Tensor) -> float:
-    """Signal over noise of a memory's table, as `assoc.induction.alignment.signal_to_noise` has it.
-
-    mean over pairs (i, f(i)) of [S_if(i) - mean of the others in row i]  /  root mean over i of the others' variance.
-    """
+    """Signal over noise of a memory's table, as `assoc.induction.alignment.signal_to_noise` has it."""
     rows, columns = stored_pairs(name, table)
-    scores = table[rows].double()
-    is_right = functional.one_hot(columns, scores.shape[1]).bool()
-    wrong = scores[~is_right].view(len(rows), -1)
-    return float((scores[is_right].mean() - wrong.mean()) / wrong.var(dim=1).mean().sqrt())
+    return signal_of(table[rows].double(), columns)
 
 
 @dataclass
