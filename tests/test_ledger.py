@@ -148,3 +148,12 @@ def test_a_number_in_running_text_is_the_one_that_a_chapter_entered() -> None:
     entered = ledger.evidence()[role.text][-1].entry.value
     assert node.astext() == f"{entered:.3f}"
     assert messages == []
+
+
+def test_chapters_show_the_claims_as_they_read_now() -> None:
+    claims = load_claims(ledger.CLAIMS)
+    for path in sorted(ledger.BOOK.glob("[0-9]*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            for output in cell.get("outputs", []):
+                for kept in output.get("metadata", {}).get(METADATA, []):
+                    assert claims[kept["id"]].text in output.data["text/markdown"], (path.stem, kept["id"])
