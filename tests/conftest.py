@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+os.environ["TQDM_DISABLE"] = "1"  # tests compare what is said on stderr; bars depend on the machine's pace
+
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("ASSOC_SHARED", ROOT.parent / "shared"))
 

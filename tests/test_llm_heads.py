@@ -454,7 +454,6 @@ def test_the_command_prints_heads_and_writes_them(tmp_path, capsys):
 
 def test_bad_options_are_one_line(tmp_path, capsys):
     tiny("gpt2").save_pretrained(tmp_path / "model")
-    capsys.readouterr()  # the library shows a progress bar while it saves
     command = ["llm", "heads", "--model", str(tmp_path / "model"), "--output", str(tmp_path / "heads.json")]
     for options in (["--block-length", "1"], ["--blocks", "0"], ["--top", "7"], ["--seed", "-1"]):
         assert main([*command, "--block-length", "6", *options]) == 2
