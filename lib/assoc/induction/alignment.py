@@ -5,12 +5,12 @@ how many candidates each has, so it cannot say which of three memories of differ
 measures can.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from assoc.errors import InputError, whole_number
@@ -95,6 +95,27 @@ class MemoryWatch:
 
 
 @contextmanager
+def before_updates(model: nn.Module, every: int, look: Callable[[int], None]) -> Iterator[None]:
+    """Call `look` with the number of updates made, before every so many of them, while a model trains inside.
+
+    An update is told by its call of the model, so call it for nothing else inside.
+    """
+    every, n_calls = whole_number("every", every, minimum=1), 0
+
+    def count(*_: object) -> None:
+        nonlocal n_calls
+        if n_calls % every == 0:
+            look(n_calls)
+        n_calls += 1
+
+    handle = model.register_forward_pre_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
 def watch_memories(model: AssociativeTransformer, task: BigramTask, every: int = 1) -> Iterator[MemoryWatch]:
     """Look at the memories of a model before each update while it trains inside this context, and change nothing.
 
@@ -106,25 +127,18 @@ def watch_memories(model: AssociativeTransformer, task: BigramTask, every: int =
     Args:
         every: look every so many updates.
     """
-    every, n_calls, watch = whole_number("every", every, minimum=1), 0, MemoryWatch()
-    ideal = ideal_memories(model, task)
+    watch, ideal = MemoryWatch(), ideal_memories(model, task)
     start = {name: getattr(model, name).detach().clone() for name in MEMORIES}
 
-    def look(*_: object) -> None:
-        nonlocal n_calls
-        if n_calls % every == 0:
-            watch.steps.append(n_calls)
-            for name, signal in signal_to_noise(model, task).items():
-                added = getattr(model, name).detach() - start[name]
-                watch.cosine[name].append(cosine(added, ideal[name]) if added.any() else 0.0)
-                watch.signal[name].append(signal)
-        n_calls += 1
+    def look(n_updates: int) -> None:
+        watch.steps.append(n_updates)
+        for name, signal in signal_to_noise(model, task).items():
+            added = getattr(model, name).detach() - start[name]
+            watch.cosine[name].append(cosine(added, ideal[name]) if added.any() else 0.0)
+            watch.signal[name].append(signal)
 
-    handle = model.register_forward_pre_hook(look)
-    try:
+    with before_updates(model, every, look):
         yield watch
-    finally:
-        handle.remove()
 
 
 def previous_by_position(attention: Tensor) -> Tensor:

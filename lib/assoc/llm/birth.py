@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from assoc.corpus import load_texts
 from assoc.errors import InputError, whole_number
-from assoc.induction.alignment import previous_by_position, signal_of
+from assoc.induction.alignment import before_updates, previous_by_position, signal_of
 from assoc.induction.model import TokenModel, Trace
 from assoc.induction.task import BigramTask
 from assoc.induction.training import train_induction
@@ -243,30 +243,24 @@ def watch_heads(model: SmallTransformer, blocks: Tensor, inputs: Tensor, every: 
         blocks: `repeated_blocks`, (B, 2L). inputs: sequences of the task, for `memory_tables`.
         every: look every so many updates.
     """
-    every, n_calls, watch = whole_number("every", every, minimum=1), 0, HeadWatch()
+    watch = HeadWatch()
 
-    def look(*_: object) -> None:
-        nonlocal n_calls
-        if n_calls % every == 0:
-            watch.steps.append(n_calls)
-            scores = head_scores(model.language_model, blocks)
-            watch.induction.append(float(scores.induction.mean(0)[-1].max()))
-            watch.previous_token.append(float(scores.previous_token.mean(0)[0].max()))
-            watch.gain.append(float(copy_losses(scores.losses).gain.mean()))
-            watch.composition.append(float(composition_recall(model.language_model, blocks, (1, 0))[0, 0]))
-            back = previous_by_position(model.attention_maps(inputs)[0][:, 0])
-            watch.early.append(float(back[: len(back) // 4].mean()))
-            watch.late.append(float(back[-(len(back) // 4) :].mean()))
-            for name, table in memory_tables(model, inputs).items():
-                watch.recall[name].append(table_recall(name, table))
-                watch.signal[name].append(table_signal(name, table))
-        n_calls += 1
+    def look(n_updates: int) -> None:
+        watch.steps.append(n_updates)
+        scores = head_scores(model.language_model, blocks)
+        watch.induction.append(float(scores.induction.mean(0)[-1].max()))
+        watch.previous_token.append(float(scores.previous_token.mean(0)[0].max()))
+        watch.gain.append(float(copy_losses(scores.losses).gain.mean()))
+        watch.composition.append(float(composition_recall(model.language_model, blocks, (1, 0))[0, 0]))
+        back = previous_by_position(model.attention_maps(inputs)[0][:, 0])
+        watch.early.append(float(back[: len(back) // 4].mean()))
+        watch.late.append(float(back[-(len(back) // 4) :].mean()))
+        for name, table in memory_tables(model, inputs).items():
+            watch.recall[name].append(table_recall(name, table))
+            watch.signal[name].append(table_signal(name, table))
 
-    handle = model.register_forward_pre_hook(look)
-    try:
+    with before_updates(model, every, look):
         yield watch
-    finally:
-        handle.remove()
 
 
 LENGTH, DIM, N_TRIGGERS = 64, 64, 5
