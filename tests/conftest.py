@@ -1,8 +1,11 @@
-"""Shared by all tests: where larger samples and reference results lie, and the pages, built once."""
+"""Shared by all tests: where larger samples and reference results lie, the pages, built once, and no network."""
 
+import ipaddress
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,42 @@ def shared_file(relative: str) -> Path:
     if not path.exists():
         pytest.skip(f"{relative} is not on this machine (set ASSOC_SHARED to the folder that holds it)")
     return path
+
+
+def leaves_the_machine(host: str | bytes | None) -> bool:
+    """Whether a host name or address is another machine's."""
+    name = host.decode() if isinstance(host, bytes) else host or "localhost"
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name.lower() not in {"localhost", socket.gethostname().lower()}
+    return not (address.is_loopback or address.is_unspecified)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """A test that looks for another machine, by name or by address, fails at once; what it starts is not watched.
+
+    The failure is no Exception, so no code can take it for a network that is down, and go on.
+    """
+
+    def guarded(real: Callable[..., Any], host_of: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            host = host_of(*arguments, **options)
+            if host is not False and leaves_the_machine(host):
+                pytest.fail(f"a test tried to reach {host!r}: tests must do without a network")
+            return real(*arguments, **options)
+
+        return call
+
+    def host_of_connection(connection: socket.socket, address: Any) -> Any:
+        return address[0] if connection.family in (socket.AF_INET, socket.AF_INET6) else False
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex"):
+            patch.setattr(socket.socket, name, guarded(getattr(socket.socket, name), host_of_connection))
+        patch.setattr(socket, "getaddrinfo", guarded(socket.getaddrinfo, lambda host, *_, **__: host))
+        yield
 
 
 @pytest.fixture(scope="session")

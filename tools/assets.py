@@ -27,6 +27,9 @@ WIDGETS, MATHJAX, AXE = "@jupyter-widgets/html-manager", "mathjax", "axe-core"
 # What readers load; axe-core is for the tests. This build of MathJax has all of its TeX, so it never loads more of it.
 PAGES = {WIDGETS: "dist/embed.js", MATHJAX: "es5/tex-chtml-full.js"}
 NETWORK = "https://cdn.jsdelivr.net/npm"
+# A network that is cut fails at once, one that swallows packets never: so npm first asks what a package is, and has
+# this many seconds, twice, for the answer.
+ANSWER_TIME = 10
 DOWNLOAD_TIME = 180  # seconds for one package
 
 
@@ -71,25 +74,35 @@ def download(name: str) -> tuple[bytes, str]:
     downloads = FOLDER / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
     package = f"{name}@{PINS[name]['version']}"
-    patience = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=60000"]
-    try:
-        run = subprocess.run(
-            [npm, "pack", package, "--ignore-scripts", "--loglevel=error", *patience],
-            cwd=downloads,
-            capture_output=True,
-            text=True,
-            timeout=DOWNLOAD_TIME,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return b"", f"npm could not get {package}: {type(error).__name__}"
+    reason = ""
+    for command, seconds in (("view", ANSWER_TIME), ("pack", DOWNLOAD_TIME // 3)):
+        reason = reason or npm_failure([npm, command, package], downloads, seconds)
     archive = downloads / f"{name.lstrip('@').replace('/', '-')}-{PINS[name]['version']}.tgz"
-    if run.returncode or not archive.is_file():
-        said = [line for line in run.stderr.splitlines() if line.strip()] or [f"status {run.returncode}"]
-        return b"", f"npm could not get {package}: {said[0].removeprefix('npm error ').strip()}"
+    if not (reason or archive.is_file()):
+        reason = "there is no archive"
+    if reason:
+        return b"", f"npm could not get {package}: {reason}"
     content = archive.read_bytes()
     archive.unlink()
     return content, ""
+
+
+def npm_failure(command: list[str], folder: Path, seconds: int) -> str:
+    """Run npm, which may wait so long for an answer, twice; return "" or the reason why it failed."""
+    patience = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", f"--fetch-timeout={seconds}000"]
+    try:
+        run = subprocess.run(
+            [*command, "--ignore-scripts", "--loglevel=error", *patience],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=3 * seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    said = [line for line in run.stderr.splitlines() if line.strip()] or [f"status {run.returncode}"]
+    return said[0].removeprefix("npm error ").strip() if run.returncode else ""
 
 
 def unpack(name: str, archive: bytes) -> None:

@@ -90,7 +90,8 @@ def build() -> int:
         return 1
     print(*size_report(HTML), sep="\n")
     if missing:
-        print(f"Widgets and MathJax come from a CDN ({missing}): install npm to serve them from the book.")
+        print(f"Without a network the pages lack widgets and formulas, whose scripts come from a CDN ({missing}).")
+        print("To have these scripts in the book, build it once with npm and a network.")
     print(f"The book was built in {time.perf_counter() - started:.1f} s. Open {HTML / 'index.html'}")
     return 0
 
