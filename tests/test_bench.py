@@ -80,10 +80,25 @@ def test_literal_sampling_obeys_the_task(small: tuple) -> None:
 
 
 def test_every_measurement_runs(small: tuple) -> None:
-    for name in dict.fromkeys(name for case in bench.CASES for name in (case.ours, case.literal)):
+    for name in bench.measurements():
         found = bench.measure(name, *small)
+        if "error" in found:
+            assert 0 < found["error"] < (1e-5 if "step" in name else 1e-12), name
+            continue
         assert found["seconds"] > 0, name
         assert found["peak_bytes"] > 1e7, name
+
+
+def test_a_wrong_form_shows_as_an_error(small: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = bench.loss_and_gradients_plain
+
+    def wrong(model: torch.nn.Module, *tokens: torch.Tensor) -> float:
+        loss = right(model, *tokens)
+        model.output.grad[0] *= 1.01
+        return loss
+
+    monkeypatch.setattr(bench, "loss_and_gradients_plain", wrong)
+    assert bench.error_of("step", *small) > 1e-4
 
 
 def test_rates_have_the_names_that_floors_read(small: tuple) -> None:
@@ -114,7 +129,7 @@ def test_the_file(small: tuple, monkeypatch: pytest.MonkeyPatch, tmp_path: objec
                 what: {axis: [{"value": value, "seconds": 1.0}]}
                 for what, axis, value, *_ in [("basis functions", "N", 12), ("training step", "V", 30)]
             }
-        return {"seconds": 1.0, "peak_bytes": 10**8}
+        return {"error": 1e-7} if name.startswith("error") else {"seconds": 1.0, "peak_bytes": 10**8}
 
     def points(x: torch.Tensor, y: torch.Tensor) -> object:
         yield "basis functions", "N", 12, x, y, 30

@@ -5,7 +5,7 @@
 Each measurement is a process of its own, so that the peak of its memory is its own too. The literal form computes the
 same by dense one-hot matrices, or by a loop over sequences; its time grows in proportion to the number of sequences, so
 it is measured on a few of them. The floor is the time that the operations of our form would take, as they are counted,
-at the rates that this machine reached in the same run.
+at the rates that this machine reached in the same run. Each case also says how far both forms agree, on those few.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,12 @@ from assoc.files import check_writable, write_json
 from assoc.induction import BigramTask
 from assoc.leading_terms import AttentionOnlyTransformer, basis_functions, loss_and_gradients
 from assoc.leading_terms.basis import distinct_tokens
-from assoc.leading_terms.products import Size, best_form, loss_and_gradients_plain
+from assoc.leading_terms.products import (
+    Size,
+    best_form,
+    loss_and_gradients_plain,
+    loss_and_gradients_through_products,
+)
 from assoc.llm.covariance import covariance_cosine, prepare_term
 from assoc.progress import progress
 from assoc.seeds import seeded
@@ -166,6 +171,8 @@ def measure(name: str, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
         return rates()
     if name == "growth":
         return growth(inputs, targets)
+    if name.startswith("error of "):
+        return {"error": error_of(name.removeprefix("error of "), inputs, targets)}
     if name == "basis":
         seconds = median_seconds(lambda: basis_functions(inputs, targets, V), 3)
     elif name == "literal basis":
@@ -191,6 +198,35 @@ def measure(name: str, inputs: Tensor, targets: Tensor) -> dict[str, Any]:
         task = bigram_task()
         seconds = median_seconds(lambda: literal_sample(task, LITERAL_BATCH), 1, warm_up=False) * BATCH / LITERAL_BATCH
     return {"seconds": seconds, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def relative_error(found: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
+    """The largest Frobenius norm of a difference over that of what is expected, in float64."""
+    pairs = zip(found, expected, strict=True)
+    return max(float((ours.double() - theirs.double()).norm() / theirs.double().norm()) for ours, theirs in pairs)
+
+
+def error_of(name: str, inputs: Tensor, targets: Tensor) -> float:
+    """How far our form is from the literal one on a few sequences.
+
+    A training step is compared in float32, by the form of products chosen for many sequences, with the plain form in
+    float64.
+    """
+    few = inputs[:FEW], targets[:FEW]
+    if name == "basis":
+        found, _, _ = literal_basis(*few, V)
+        ours = dict(basis_functions(*few, V).items())
+        return relative_error((ours[key] for key in NAMES), (found[key] for key in NAMES))
+    if name == "step":
+        model = model_for(V, T)
+        form = best_form(model, inputs[:256]) or (False,) * L
+        loss_and_gradients_through_products(model, *few, form)
+        gradients = [weight.grad for weight in model.parameters()]
+        model.zero_grad(set_to_none=True)
+        loss_and_gradients_plain(model.double(), *few)
+        return relative_error(gradients, [weight.grad for weight in model.parameters()])
+    matrices = covariance_matrices()
+    return abs(covariance_cosine(*matrices) / literal_covariance(*matrices) - 1)
 
 
 def rates() -> dict[str, float]:
@@ -296,24 +332,27 @@ class Case:
     literal: str
     times: float = 1  # what the literal time is multiplied by
     measured_on: str = ""  # how much of the work the literal form did
+    error: str | None = None  # what to compare, as `error_of` names it; None where both forms draw at random
 
 
 CASES = (
-    Case(f"basis functions, N = {N:,}, T = {T}, V = {V:,}", "basis", "literal basis", 1, f"{FEW} sequences"),
+    Case(f"basis functions, N = {N:,}, T = {T}, V = {V:,}", "basis", "literal basis", 1, f"{FEW} sequences", "basis"),
     Case(
         f"training step, 256 sequences, T = {T}, V = {V:,}, L = {L}",
         "step 256",
         "literal step",
         256,
         f"{FEW} sequences",
+        "step",
     ),
-    Case(f"training step, {N:,} sequences, the same", f"step {N}", "literal step", N, f"{FEW} sequences"),
+    Case(f"training step, {N:,} sequences, the same", f"step {N}", "literal step", N, f"{FEW} sequences", "step"),
     Case(
         f"covariance comparison of {LAYERS} layers, n = {TOKENS:,}, d = {WIDTH}",
         "covariance",
         "literal covariance",
         LAYERS,
         "one layer",
+        "covariance",
     ),
     Case(
         f"bigram task, {BATCH} sequences of {LENGTH}", "sampling", "literal sampling", 1, f"{LITERAL_BATCH} sequences"
@@ -328,6 +367,12 @@ def in_a_process(name: str, tokens: Path, clock: str) -> dict[str, Any]:
     if run.returncode:
         raise RuntimeError(f"the measurement {name!r} failed:\n{run.stderr}")
     return json.loads(run.stdout)
+
+
+def measurements() -> list[str]:
+    """What the cases need, each once."""
+    errors = [f"error of {case.error}" for case in CASES if case.error]
+    return list(dict.fromkeys([*(name for case in CASES for name in (case.ours, case.literal)), *errors]))
 
 
 def floors(inputs: Tensor, targets: Tensor, rate: dict[str, float]) -> dict[str, float]:
@@ -346,7 +391,7 @@ def bench(clock: str) -> dict[str, Any]:
     corpus = load_corpus("stories", vocab_size=V, length=T, unknown="map")
     chosen = torch.randperm(len(corpus), generator=seeded(0))[:N]
     inputs, targets = corpus.inputs[chosen], corpus.targets[chosen]
-    names = ["rates", *dict.fromkeys(name for case in CASES for name in (case.ours, case.literal)), "growth"]
+    names = ["rates", *measurements(), "growth"]
     with tempfile.TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens.pt"
         torch.save((inputs, targets), tokens)
@@ -365,6 +410,7 @@ def bench(clock: str) -> dict[str, Any]:
                 "literal_peak_bytes": literal["peak_bytes"],
                 "literal_measured_on": case.measured_on,
                 "floor_seconds": floor[case.ours],
+                "error": found[f"error of {case.error}"]["error"] if case.error else None,
             }
         )
     for what, axis, value, x, y, vocab_size in growth_points(inputs, targets):

@@ -229,9 +229,9 @@ def frozen_run(
         every: steps from one probe to the next. keep_every: of the curves, every so many probes are returned.
 
     Returns:
-        probed, accuracy, and recall and signal by memory: the curves. recall_step: memory -> first step with a recall
-        of 0.9; signal_step: memory -> first steps with `signal_to_noise` of 1, 2 and 3. half, nine: first steps with
-        an accuracy of 0.5 and 0.9.
+        probed, accuracy, and recall and signal by memory: the curves (above T = 64, recall is also that of W_K1's early
+        and late positions, see `recalls`). recall_step: memory -> first step with a recall of 0.9; signal_step: memory
+        -> first steps with `signal_to_noise` of 1, 2 and 3. half, nine: first steps with an accuracy of 0.5 and 0.9.
     """
     if frozen not in FROZEN:
         raise InputError(f"frozen is {frozen!r}: choose one of {', '.join(FROZEN)}")
@@ -254,8 +254,7 @@ def frozen_run(
         evaluation_size=96,
         at_probe=look,
     )
-    recall = {name: history.recall[name] for name in MEMORIES}
-    accuracy = history.in_context_accuracy
+    recall, accuracy = history.recall, history.in_context_accuracy
     return {
         "probed": history.steps[::keep_every],
         "accuracy": thin(accuracy, keep_every),

@@ -16,7 +16,9 @@ from assoc.sweeps import Sweep
 
 SEEDS = range(5)
 SIZE = {"length": 64, "dim": 96, "batch_size": 64}
-"""Of every run of chapter 4B. The paper has length 256, batches of 512 and dim 128."""
+"""Of every run of chapter 4B but those at the paper's size."""
+PAPER_SIZE = {"length": 256, "dim": 128, "batch_size": 512}
+"""The paper's own (Section 5): a step takes about a second."""
 
 FROZEN_UNTIL = 150
 
@@ -97,4 +99,37 @@ SWEEPS: list[Sweep] = [
     ),
 ]
 
-SWEEPS += THREE_STEPS
+PAPER_SCALE: list[Sweep] = [
+    Sweep(
+        name="3b-paper-scale",
+        shows="Figure 3 at the paper's size: nothing frozen, W_O2 until step 300, both keys until step 300",
+        function=frozen_run,
+        points=[
+            {"frozen": frozen, "until": 300, "seed": 0, "steps": steps, "every": 10, "keep_every": 1, **PAPER_SIZE}
+            for frozen, steps in (("nothing", 400), ("W_O2", 600), ("W_K1 and W_K2", 500))
+        ],
+        seconds=480,
+    ),
+    Sweep(
+        name="4b-paper-triggers",
+        shows="Figure 4, left, at the paper's size: more or fewer, rarer, and random triggers, the loss on all tokens",
+        function=trigger_run,
+        points=[
+            {**kind, "loss_on": "all", "seed": 0, "steps": steps, "every": 10, "keep_every": 1, **PAPER_SIZE}
+            for kind, steps in ((TRIGGERS[2], 300), (TRIGGERS[5], 400), (TRIGGERS[0], 300), (TRIGGERS[4], 400))
+        ],
+        seconds=480,
+    ),
+    Sweep(
+        name="4b-paper-outputs",
+        shows="Figure 4, centre, at the paper's size: trained with uniform or bigram outputs, tested with both",
+        function=output_run,
+        points=[
+            {"outputs": outputs, "seed": 0, "steps": 300, "every": 10, **PAPER_SIZE}
+            for outputs in ("uniform", "bigram")
+        ],
+        seconds=330,
+    ),
+]
+
+SWEEPS += [*PAPER_SCALE, *THREE_STEPS]

@@ -29,9 +29,11 @@ from assoc.seeds import seeded
 LEVELS = (0.99, 0.9)  # cosines whose crossing is called the end of agreement
 
 
-def some_stories(vocab_size: int, length: int, n_sequences: int, seed: int) -> TokenSequences:
-    """A random choice of the embedded stories, rare words as `<unk>`. Raises InputError if there are too few."""
-    corpus = load_corpus("stories", vocab_size=vocab_size, length=length, unknown="map")
+def some_stories(
+    vocab_size: int, length: int, n_sequences: int, seed: int, name_or_path: str = "stories"
+) -> TokenSequences:
+    """A random choice of a corpus's texts, rare words as `<unk>`. Raises InputError if there are too few."""
+    corpus = load_corpus(name_or_path, vocab_size=vocab_size, length=length, unknown="map")
     n = whole_number("n_sequences", n_sequences, minimum=1)
     if n > len(corpus):
         raise InputError(f"n_sequences is {n}: at this length there are {len(corpus)}")
