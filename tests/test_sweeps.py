@@ -198,3 +198,14 @@ def test_the_plan_is_printed_without_computing(capsys: pytest.CaptureFixture[str
     assert list(tmp_path.iterdir()) == []
     assert main(["reproduce", "nonsense"]) == 2
     assert capsys.readouterr().err.startswith("error: there is no sweep 'nonsense'")
+
+
+def test_a_sweep_without_its_file_is_left_out_or_refused(tmp_path: Path) -> None:
+    needed = tmp_path / "corpus.txt"
+    free, bound = (Sweep(name, "", dict, [], 1, needs) for name, needs in (("free", None), ("bound", str(needed))))
+    assert choose([], [free, bound]) == [free]
+    with pytest.raises(InputError, match=r"bound needs the file '.*corpus.txt'"):
+        choose(["bound"], [free, bound])
+    needed.write_text("once")
+    assert choose([], [free, bound]) == [free, bound]
+    assert choose(["bound"], [free, bound]) == [bound]

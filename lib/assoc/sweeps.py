@@ -34,6 +34,7 @@ class Sweep:
         function: computes one point; its results are numbers, texts, None, and lists or dicts of these.
         points: its keyword arguments, one mapping a point, plain enough for JSON; seeds are among them.
         seconds: roughly what one point takes on two cores.
+        needs: a file that the book does not bring along; without it this sweep cannot run.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Sweep:
     function: Callable[..., Mapping[str, Any]]
     points: Sequence[Point]
     seconds: float
+    needs: str | None = None
 
 
 def every_sweep() -> list[Sweep]:
@@ -53,12 +55,23 @@ def every_sweep() -> list[Sweep]:
 
 
 def choose(names: Sequence[str], sweeps: Sequence[Sweep]) -> list[Sweep]:
-    """The sweeps of these names, or all if there are none. Raises InputError for a name that no sweep has."""
+    """The sweeps of these names; if there are none, all but those that need a file which is not there.
+
+    Raises:
+        InputError: a name that no sweep has, or a sweep asked for by name whose file is not there.
+    """
     known = {sweep.name: sweep for sweep in sweeps}
     for name in names:
         if name not in known:
             raise InputError(f"there is no sweep {name!r}: choose from {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names)] or list(sweeps)
+        if not is_possible(known[name]):
+            raise InputError(f"{name} needs the file '{known[name].needs}': put it there first")
+    return [known[name] for name in dict.fromkeys(names)] or [sweep for sweep in sweeps if is_possible(sweep)]
+
+
+def is_possible(sweep: Sweep) -> bool:
+    """Whether the file that a sweep needs is there."""
+    return sweep.needs is None or Path(sweep.needs).exists()
 
 
 def point_path(sweep: Sweep, point: Point, kept: Path) -> Path:

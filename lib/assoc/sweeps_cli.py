@@ -25,7 +25,8 @@ def register(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def reproduce(options: argparse.Namespace) -> None:
     """Print the plan, then run the sweeps one by one."""
-    chosen = sweeps.choose(options.names, sweeps.every_sweep())
+    known = sweeps.every_sweep()
+    chosen = sweeps.choose(options.names, known)
     kept, output = Path(options.kept), Path(options.output)
     if options.fresh and not options.plan:
         check_writable(output / f"{chosen[0].name}.json")  # before anything that was computed is thrown away
@@ -33,6 +34,9 @@ def reproduce(options: argparse.Namespace) -> None:
             for point in sweep.points:
                 check_writable(sweeps.point_path(sweep, point, kept)).unlink(missing_ok=True)
     print(*sweeps.plan(chosen, kept), sep="\n", flush=True)
+    for sweep in known:
+        if not options.names and sweep not in chosen:
+            print(f"{sweep.name} is left out: it needs the file '{sweep.needs}'", flush=True)
     if options.plan:
         return
     for sweep in chosen:

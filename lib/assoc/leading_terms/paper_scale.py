@@ -23,6 +23,7 @@ from assoc.leading_terms.theory import KINDS, PerKind
 from assoc.leading_terms.training import cosine, train
 from assoc.sweeps import Sweep, rounded
 
+TINYSTORIES_SAMPLE = "tinystories-sample.txt"  # the reader's: TinyStories, separated by <|endoftext|>
 CHECKPOINTS = Path("_build/reproduce/3a-paper-scale")  # a run that was stopped goes on from its last step
 
 
@@ -123,9 +124,36 @@ def paper_scale_run(
 PAPER_SCALE = [
     Sweep(
         name="3a-paper-scale",
-        shows="three layers over 3,000 words and 200 positions against their leading terms, to s eta = 48",
+        shows="three layers over 3,000 words and 200 positions against their leading terms, to s eta = 48 and 160",
         function=paper_scale_run,
-        points=[{"seed": 0, "n_sequences": 512, "learning_rate": 2.0, "steps": 24, "marks": [4, 8, 12]}],
-        seconds=900,
-    )
+        points=[
+            {"seed": 0, "n_sequences": 512, "learning_rate": 2.0, "steps": 24, "marks": [4, 8, 12]},
+            {
+                "seed": 0,
+                "n_sequences": 256,
+                "learning_rate": 2.0,
+                "steps": 20,
+                "marks": [4, 8, 28, 76],
+                "later": [[1.0, 120]],
+            },
+        ],
+        seconds=2400,
+    ),
+    Sweep(
+        name="3a-tinystories",
+        shows="the same on real TinyStories, as far as Table 1 and epoch 30 of Figure 4",
+        function=paper_scale_run,
+        points=[
+            {
+                "seed": 0,
+                "n_sequences": 256,
+                "learning_rate": 2.0,
+                "steps": 24,
+                "marks": [4, 8, 12],
+                "corpus": TINYSTORIES_SAMPLE,
+            }
+        ],
+        seconds=700,
+        needs=TINYSTORIES_SAMPLE,
+    ),
 ]
