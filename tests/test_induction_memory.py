@@ -176,8 +176,33 @@ def test_ideal_memories_are_sums_of_outer_products() -> None:
     # Without a task every token is stored in W_K2, and there is no W_F to know.
     found = ideal_memories(model, scale=4)
     assert "feed_forward" not in found
+    assert torch.allclose(4 * ideal_memories(model)["key1"], found["key1"], rtol=1e-12), "scale is 1 if not given"
     expected_key2 = 4 * math.sqrt(D) * sum(pair(w_E[k], remap @ w_E[k]) for k in range(N))
     assert torch.allclose(found["key2"], expected_key2, atol=1e-12)
+
+
+def test_installed_memories_are_the_ideal_ones_times_thirty() -> None:
+    task = random_task()
+    model = AssociativeTransformer(N, T, D, feed_forward=True, generator=seeded(0)).double()
+    ideal = ideal_memories(model, task)
+    assert install_ideal_memories(model, task) is model
+    for name, memory in ideal.items():
+        factor = 1 if name == "feed_forward" else 30  # W_F holds log-probabilities: no scale makes them sharper
+        assert torch.allclose(getattr(model, name), factor * memory, rtol=1e-12), name
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 7), d=st.integers(1, 5), e=st.integers(1, 5), seed=st.integers(0, 2**32))
+def test_outer_product_memory_by_loops(n: int, d: int, e: int, seed: int) -> None:
+    u, v = (torch.randn(n, size, generator=seeded(seed), dtype=torch.float64) for size in (e, d))
+    W = outer_product_memory(u, v)
+    for a in range(e):
+        for b in range(d):
+            parts = (u[i, a] * v[i, b] / (u[i] @ u[i]) / (v[i] @ v[i]) for i in range(n))
+            assert float(W[a, b]) == pytest.approx(float(sum(parts)), rel=1e-10, abs=1e-12)
+    # Of orthogonal vectors of any length nothing but the pairs is stored, each with score 1.
+    u, v = torch.diag(u[0].abs() + 0.1), torch.linalg.qr(torch.randn(e, e, generator=seeded(seed)).double())[0] * 3
+    assert torch.allclose(u @ outer_product_memory(u, v) @ v.T, torch.eye(e, dtype=torch.float64), atol=1e-10)
 
 
 def test_an_induction_head_takes_two_layers_and_a_task_of_its_size() -> None:
@@ -265,29 +290,34 @@ def test_feed_forward_kl_is_small_for_the_ideal_memory_only() -> None:
     before = feed_forward_kl(model, task)
     install_ideal_memories(model, task)
     assert feed_forward_kl(model, task) < 0.1 < before
-    with pytest.raises(InputError, match="no feed_forward"):
-        feed_forward_kl(AssociativeTransformer(N, T, D), task)
+    for other in (AssociativeTransformer(N, T, D), OneLayerTransformer(N, T, D)):
+        with pytest.raises(InputError, match=r"^this model has no feed_forward: .*feed_forward=True$"):
+            feed_forward_kl(other, task)
     with pytest.raises(InputError, match="the model has 11 tokens, the task 12"):
         feed_forward_kl(AssociativeTransformer(N - 1, T, D, feed_forward=True), task)
-    with pytest.raises(InputError, match="all tokens are triggers"):
+    with pytest.raises(InputError, match=r"^all tokens are triggers"):
         feed_forward_kl(model, random_task(n_triggers=N))
     assert feed_forward_kl(model, random_task(n_triggers=N, triggers="random")) > 0
 
 
-def test_attention_probes_by_loops() -> None:
-    task = random_task(length=30)
-    inputs, _, occurrence = task.sample(6, seeded(1))
-    attention = torch.rand(6, 30, 30, generator=seeded(2)).tril()
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 4), length=st.integers(2, 12), n_tokens=st.integers(1, 5), seed=st.integers(0, 2**32))
+def test_attention_probes_by_loops(n: int, length: int, n_tokens: int, seed: int) -> None:
+    generator = seeded(seed)
+    inputs = torch.randint(n_tokens, (n, length), generator=generator)
+    occurrence = torch.randint(1, 4, (n, length), generator=generator)
+    occurrence[0, -1] = 2  # at least one place to average over
+    attention = torch.rand(n, length, length, generator=generator, dtype=torch.float64).tril()
     attention /= attention.sum(-1, keepdim=True)
-    previous = [float(attention[b, t, t - 1]) for b in range(6) for t in range(1, 30)]
-    assert previous_token_attention(attention) == pytest.approx(sum(previous) / len(previous), rel=1e-5)
+    previous = [float(attention[b, t, t - 1]) for b in range(n) for t in range(1, length)]
+    assert previous_token_attention(attention) == pytest.approx(sum(previous) / len(previous))
     looks = []
-    for b in range(6):
-        for t in range(30):
+    for b in range(n):
+        for t in range(length):
             if occurrence[b, t] >= 2:
                 places = [s for s in range(1, t + 1) if inputs[b, s - 1] == inputs[b, t]]
                 looks.append(sum(float(attention[b, t, s]) for s in places))
-    assert after_trigger_attention(attention, inputs, occurrence) == pytest.approx(sum(looks) / len(looks), rel=1e-5)
+    assert after_trigger_attention(attention, inputs, occurrence) == pytest.approx(sum(looks) / len(looks))
 
 
 def test_capacity_grows_with_the_square_of_the_dimension() -> None:
@@ -299,6 +329,21 @@ def test_capacity_grows_with_the_square_of_the_dimension() -> None:
     assert capacity(20, 32, seeded(3)) == capacity(20, 32, seeded(3))
 
 
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 12), d=st.integers(1, 6), repeats=st.integers(1, 3), seed=st.integers(0, 2**32))
+def test_capacity_is_the_recall_of_each_draw(n: int, d: int, repeats: int, seed: int) -> None:
+    drawn = torch.randn(2, repeats, n, d, generator=seeded(seed))
+    u, v = drawn / drawn.square().sum(dim=-1, keepdim=True).sqrt()
+    surely, maybe = 0, 0  # matches may tie up to rounding, in one dimension all do: any of the best wins
+    for r in range(repeats):
+        W = sum(torch.outer(u[r, i], v[r, i]) for i in range(n))
+        for i in range(n):
+            scores = [float(u[r, j] @ W @ v[r, i]) for j in range(n)]
+            others = max((score for j, score in enumerate(scores) if j != i), default=-math.inf)
+            surely, maybe = surely + (scores[i] > others + 1e-5), maybe + (scores[i] > others - 1e-5)
+    assert surely - 1e-9 <= capacity(n, d, seeded(seed), repeats) * n * repeats <= maybe + 1e-9
+
+
 def test_capacity_by_loops() -> None:
     u, v = torch.nn.functional.normalize(torch.randn(2, 1, 60, 8, generator=seeded(0)), dim=-1)
     W = sum(torch.outer(u[0, i], v[0, i]) for i in range(60))
@@ -306,6 +351,11 @@ def test_capacity_by_loops() -> None:
     assert 0.05 < expected < 0.95
     assert capacity(60, 8, seeded(0)) == pytest.approx(expected)
     assert capacity(torch.tensor(60).numpy()[()], 8, seeded(0)) == pytest.approx(expected)
-    for arguments in ((0, 1), (1, 0), (1, 1, None, 0), (1.5, 1)):
-        with pytest.raises(InputError, match="at least 1"):
+    for arguments, name in (
+        ((0, 1), "n_pairs"),
+        ((1, 0), "dim"),
+        ((1, 1, None, 0), "n_repeats"),
+        ((1.5, 1), "n_pairs"),
+    ):
+        with pytest.raises(InputError, match=f"^{name} is .* at least 1"):
             capacity(*arguments)

@@ -1,11 +1,14 @@
 """Theorem 3 in tables of scores: against one-hot vectors multiplied out, all sequences listed, and autograd in d
 dimensions; and the shipped results against points computed anew."""
 
-from itertools import product
+from itertools import permutations, product
+from math import comb
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch.nn import functional
 
 from assoc import sweeps
@@ -172,7 +175,10 @@ def test_weighted_and_plain_gradients_agree_beyond_one_chunk(monkeypatch) -> Non
     assert accuracy(tables, examples) == pytest.approx(accuracy(tables, Examples(*examples[:2], weights)))
 
 
-@pytest.mark.parametrize(("N", "T"), [(5, 4), (9, 6), (64, 8), (3, 7)])
+@settings(max_examples=15, deadline=None)
+@given(st.integers(3, 64), st.integers(4, 8))
+@example(3, 7)
+@example(64, 8)
 def test_the_closed_forms_are_the_population_gradients(N, T) -> None:
     data = OneTrigger(N, T)
     patterns, tables = data.every_pattern(), zero_tables(data, torch.float64)
@@ -208,18 +214,78 @@ def test_margins_are_what_small_steps_leave() -> None:
     assert float(row[5] - row[[*range(5), 6]].max()) == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_symmetrised_is_the_mean_over_renamings() -> None:
-    from itertools import permutations
-
-    data = OneTrigger(3, 4)
-    table, slices = random_tables(data)["key2"], block_slices(data)
-    total = torch.zeros_like(table)
-    for names in permutations(range(3)):
-        order = torch.arange(len(table))
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(ORDER), st.integers(3, 4), st.integers(4, 6), st.integers(0, 2**32))
+def test_symmetrised_is_the_mean_over_renamings(name, N, T, seed) -> None:
+    data = OneTrigger(N, T)
+    table, slices = random_tables(data, seed)[name], block_slices(data)
+    total, renamings = torch.zeros_like(table), list(permutations(range(N)))
+    for names in renamings:
+        order = torch.arange(2 * (N + T))
         for block in ("token", "remapped token"):
             order[slices[block]] = torch.tensor(names) + slices[block].start
-        total += table[order][:, order] / 6
+        total += table[order[: len(table)]][:, order[: table.shape[1]]] / len(renamings)
     torch.testing.assert_close(symmetrised(table, data), total)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(3, 7), st.integers(4, 7), st.integers(0, 2**32))
+def test_reading_is_a_product_of_one_hot_vectors(N, T, seed) -> None:
+    data = OneTrigger(N, T, recurring=True)
+    tables, (inputs, _, _) = random_tables(data, seed), data.sample(3, seeded(seed))
+    logits, attention1, attention2 = read(tables, inputs)
+    torch.testing.assert_close(logits, torch.stack([by_products(tables, z) for z in inputs.tolist()]))
+    for attention in (attention1, attention2):
+        torch.testing.assert_close(attention.sum(dim=-1), torch.ones(attention.shape[:-1], dtype=torch.float64))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(3, 8), st.integers(4, 8), st.integers(0, 2**32))
+def test_matches_row_by_row(N, T, seed) -> None:
+    data = OneTrigger(N, T)
+    tables = random_tables(data, seed)
+    both = N + T
+
+    def best(scores: list[float], right: int) -> bool:
+        return scores[right] == max(scores) and scores.count(scores[right]) == 1
+
+    key1, key2, output2 = (tables[name].tolist() for name in ("key1", "key2", "output2"))
+    expected = {
+        "output2": [best([output2[j][v] for j in range(N)], v) for v in range(N)],
+        "key2": [best(key2[k][both : both + N], k) for k in range(N)],
+        "key1": [best(key1[N + t][N:], t - 1) for t in range(1, T)],
+    }
+    for name in ORDER:
+        assert matches(tables, data, name).tolist() == expected[name]
+        assert recall(tables, data, name) == pytest.approx(sum(expected[name]) / len(expected[name]))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(3, 5), st.integers(4, 5), st.integers(1, 6), st.floats(0.5, 3), st.integers(0, 2**32))
+def test_a_step_spills_over_as_the_vectors_overlap(N, T, d, root, seed) -> None:
+    """A change sum_ab g_ab u_a v_b' of the matrix, seen in its scores u_i' W v_j."""
+    generator = seeded(seed)
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    tokens, positions, remap, value, output = randn(N, d), randn(T, d), randn(d, d), randn(d, d), randn(N, d)
+    overlaps = Overlaps.of(tokens, positions, remap, value, output, root=root)
+    own = [*tokens, *positions]
+    stream = own + [remap @ vector for vector in own]
+    vectors = {
+        "output2": (list(output), [value @ vector for vector in stream], 1),
+        "key2": (stream, stream, root),
+        "key1": (own, own, root),
+    }
+    for name, (left, right, divisor) in vectors.items():
+        g = random_tables(OneTrigger(N, T), seed)[name]
+        change = sum(g[a, b] * torch.outer(u, v) for a, u in enumerate(left) for b, v in enumerate(right))
+        # Attention scores are divided by `root`, and with them the gradient by which the matrix moves.
+        scores = torch.stack([torch.stack([u @ change @ v for v in right]) for u in left]) / divisor**2
+        torch.testing.assert_close(overlaps.spread(name, g), scores, rtol=1e-8, atol=1e-9)
+    residual = torch.stack([torch.stack([u @ vector for vector in stream]) for u in output])
+    torch.testing.assert_close(overlaps.residual, residual)
 
 
 def test_blocks_cover_the_tables_and_can_be_kept() -> None:
@@ -336,6 +402,15 @@ def test_random_vectors_become_orthonormal() -> None:
     assert (large.stream - eye).abs().max() < 0.15 < (small.stream - eye).abs().max()
     assert (large.value - eye).abs().max() < 0.15
     assert large.residual.abs().max() < 0.15
+
+
+@given(st.integers(3, 100), st.integers(4, 60))
+def test_best_accuracy_is_the_mean_share_of_one_of_several_triggers(N, T) -> None:
+    """Of the T - 3 other places before T - 1 each holds the trigger with probability 1/N."""
+    p = 1 / N
+    chances = [comb(T - 3, m) * p**m * (1 - p) ** (T - 3 - m) for m in range(T - 2)]
+    expected = sum(chance / (1 + m) for m, chance in enumerate(chances))
+    assert OneTrigger(N, T, recurring=True).best_accuracy() == pytest.approx(expected, rel=1e-10)
 
 
 def test_best_accuracy_with_recurring_triggers() -> None:

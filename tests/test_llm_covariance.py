@@ -6,6 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from assoc.errors import InputError
@@ -74,6 +76,34 @@ def test_low_rank_and_literal_agree(centre_tokens: bool, random: Callable[..., T
     assert abs(scores - transposed) > 1e-3  # the orientation matters
     prepared = prepare_term(term.T, centre_tokens=centre_tokens)
     assert attention_covariance_cosine(E, A, prepared) == pytest.approx(transposed, rel=1e-10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(3, 9),
+    dim=st.integers(2, 12),
+    n_heads=st.integers(1, 3),
+    width=st.integers(1, 4),
+    centre_tokens=st.booleans(),
+    seed=st.integers(0, 2**32),
+)
+def test_literal_covariances_of_any_size(
+    n: int, dim: int, n_heads: int, width: int, centre_tokens: bool, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    E, term = (torch.randn(n, size, generator=generator, dtype=torch.float64) for size in (dim, n))
+    query, key = torch.randn(2, n_heads, dim, width, generator=generator, dtype=torch.float64)
+    prepared = prepare_term(term, centre_tokens=centre_tokens)
+    assert covariance_cosine(E, prepared) == pytest.approx(literal_cosine(E, term, centre_tokens), rel=1e-7)
+    scores = [E @ q @ k.T @ E.T for q, k in zip(query, key, strict=True)]
+    expected = [literal_cosine(matrix, term, centre_tokens) for matrix in scores]
+    assert head_covariance_cosines(E, query, key, prepared) == pytest.approx(expected, rel=1e-6)
+    mean = literal_cosine(torch.stack(scores).mean(dim=0), term, centre_tokens)
+    mean_head = (query @ key.transpose(1, 2)).mean(dim=0)
+    assert attention_covariance_cosine(E, mean_head, prepared) == pytest.approx(mean, rel=1e-6)
+    if not centre_tokens:
+        alike = torch.ones(n, 1, dtype=torch.float64) * E[0]
+        assert prepared.constant_cosine == pytest.approx(literal_cosine(alike, term), rel=1e-7)
 
 
 @pytest.mark.parametrize("dim", [1, 12, 60])  # more dimensions than tokens too

@@ -146,7 +146,9 @@ def _frequencies(counts: Tensor, n_positions: int, dtype: torch.dtype) -> Tensor
     """The non-zero counts (V, V) over N T as a sparse tensor."""
     found = counts.to_sparse()
     values = found.values().to(dtype) / n_positions
-    return torch.sparse_coo_tensor(found.indices(), values, counts.shape, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        found.indices(), values, counts.shape, device=counts.device, is_coalesced=True, check_invariants=False
+    )
 
 
 def bigram_frequencies(inputs: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
