@@ -290,7 +290,7 @@ def test_feed_forward_kl_is_small_for_the_ideal_memory_only() -> None:
     before = feed_forward_kl(model, task)
     install_ideal_memories(model, task)
     assert feed_forward_kl(model, task) < 0.1 < before
-    for other in (AssociativeTransformer(N, T, D), OneLayerTransformer(N, T, D)):
+    for other in (AssociativeTransformer(N, T, D), OneLayerTransformer(N, T, D), FullTransformer(N, T, D)):
         with pytest.raises(InputError, match=r"^this model has no feed_forward: .*feed_forward=True$"):
             feed_forward_kl(other, task)
     with pytest.raises(InputError, match="the model has 11 tokens, the task 12"):

@@ -82,8 +82,8 @@ def test_times_below_which_bounds_are_smaller_than_terms() -> None:
 
 
 def test_probability_of_the_gaussian_start_by_hand() -> None:
-    """V = 4: V^(1 + 2 xi) is 4, 16, 2 and V^(2 + 2 xi) is 16, 64, 8 for xi = 0, 1/2, -1/4."""
-    for exponent, powers in ((0.0, (4, 16)), (0.5, (16, 64)), (-0.25, (2, 8))):
+    """V = 4: V^(1 + 2 xi) is 4, 8, 16 and V^(2 + 2 xi) is 16, 32, 64 for xi = 0, 1/4, 1/2."""
+    for exponent, powers in ((0.0, (4, 16)), (0.25, (8, 32)), (0.5, (16, 64))):
         doubt = sum(math.e ** (-power / 4) for power in powers)
         for n_layers in (1, 2, 5):
             found = gaussian_start_probability(4, n_layers, exponent)
