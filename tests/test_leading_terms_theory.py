@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assoc.errors import InputError
@@ -23,6 +23,7 @@ from assoc.leading_terms.basis import BasisFunctions
 from assoc.leading_terms.theory import bounds_below_terms, gaussian_bounds_apply, gaussian_start_probability
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200))
 def test_coefficients_count_the_steps(steps: int) -> None:
     """To leading order, step j + 1 adds eta to W_O, eta times the coefficient of W_O to V, and eta times the product of
@@ -50,6 +51,7 @@ def test_bounds_by_hand() -> None:
     assert error_bounds(4, 0.5, 1, n_layers=1) == pytest.approx((3 * 4, 4 * 8, 6 * 32, 6 * 32))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 300), st.fractions(Fraction(1, 500), 4), st.integers(1, 500), st.integers(1, 12))
 def test_bounds_in_exact_fractions(steps: int, eta: Fraction, length: int, n_layers: int) -> None:
     """Theorems D.7 and D.10: each bound beside the leading term's own powers has one factor s eta more."""
