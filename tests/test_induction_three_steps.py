@@ -404,6 +404,7 @@ def test_random_vectors_become_orthonormal() -> None:
     assert large.residual.abs().max() < 0.15
 
 
+@settings(deadline=None)
 @given(st.integers(3, 100), st.integers(4, 60))
 def test_best_accuracy_is_the_mean_share_of_one_of_several_triggers(N, T) -> None:
     """Of the T - 3 other places before T - 1 each holds the trigger with probability 1/N."""
