@@ -5,7 +5,7 @@ cell's output, where the ledger's page and the tests find it. So no number of th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,7 @@ class Entered:
             claim = self.claims[name]
             cells = (f"{claim.text} ({claim.place})", claim.paper_number, shown(claim, entry), entry.verdict)
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-            value = None if entry.value is None else float(f"{entry.value:.4g}")
-            kept.append({"id": name, "value": value, "verdict": entry.verdict, "remark": entry.remark})
+            kept.append({"id": name, "value": entry.value, "verdict": entry.verdict, "remark": entry.remark})
         data = {"text/markdown": "\n".join(lines), "text/plain": f"{len(kept)} entries of the claims ledger"}
         return data, {METADATA: kept}
 
@@ -170,9 +169,15 @@ def enter(entries: Mapping[str, tuple[float | None, str] | tuple[float | None, s
             raise InputError(f"{name}: the number is {entry.value!r}; give a number or None")
         if not _is_line(entry.remark):
             raise InputError(f"{name}: the remark is {entry.remark!r}; give one line of text")
+        made[name] = entry = _rounded(entry)
         if problem := claims[name].problem(entry.value, entry.verdict):
             raise InputError(problem)
     return Entered(made, claims)
+
+
+def _rounded(entry: Entry) -> Entry:
+    """The entry with as many digits as are kept, before it is shown: else the ledger could show it otherwise."""
+    return entry if entry.value is None else replace(entry, value=float(f"{entry.value:.4g}"))
 
 
 def verdict(holds: bool, in_part: bool = False) -> str:
