@@ -107,7 +107,7 @@ def test_several_sequences_show_their_rules() -> None:
         assert text in plain
         assert text.split("\n")[0] in seen
     assert MarkedSequences(task, sequences, rows=[2, 0]).text == [marked.text[2], marked.text[0]]
-    with pytest.raises(InputError, match="choose from 0 to 2"):
+    with pytest.raises(InputError, match="a whole number from 0 to 2"):
         MarkedSequences(task, sequences, rows=[3])
 
 

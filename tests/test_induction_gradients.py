@@ -70,7 +70,7 @@ def test_one_step_filters_the_position_out() -> None:
 
 def test_bad_input() -> None:
     W, w_U, w_E = normal(4, 5, seed=0), normal(3, 4, seed=1), normal(6, 5, seed=2)
-    with pytest.raises(InputError, match=r"joint must be \(6, 3\)"):
+    with pytest.raises(InputError, match=r"joint must be .* \(6, 3\)"):
         lemma1_gradient(W, w_U, w_E, torch.full((3, 6), 1 / 18, dtype=torch.float64))
     for joint in (torch.full((6, 3), 1.0), torch.full((6, 3), 1 / 18).index_fill(0, torch.tensor([0]), -1 / 18)):
         with pytest.raises(InputError, match="sum to 1"):

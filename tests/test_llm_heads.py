@@ -291,7 +291,7 @@ def test_copying_in_place_reads_residuals(model, blocks):
     logits = gain(values, final_norm(model)) @ model.unembedding.T
     own = logits.gather(1, blocks[0, 1:4, None])
     assert float(found.rank[0]) == pytest.approx(float((logits < own).double().mean()))
-    with pytest.raises(InputError, match="a row a token"):
+    with pytest.raises(InputError, match="residuals must be"):
         copying(model, 1, blocks[0], place)
 
 

@@ -40,10 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Commands find the whole command in `options.command_line`, for the files that they write.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = build_parser().parse_args(arguments)
-    options.command_line = shlex.join(["python", "-m", "assoc", *arguments])
     try:
+        options = build_parser().parse_args(arguments)
+        options.command_line = shlex.join(["python", "-m", "assoc", *arguments])
         options.run(options)
+        sys.stdout.flush()  # a full disk behind `> file` shows here, not when Python ends
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -20,11 +20,20 @@ def processes() -> Iterator[None]:
     """Within the block, the processes that torchrun started can share work; without torchrun there is just this one.
 
     CPU tensors travel by gloo, those of GPUs by nccl.
+
+    Raises:
+        InputError: the environment speaks of other processes, but they cannot be joined.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    if os.environ.get("WORLD_SIZE", "1") == "1" or dist.is_initialized():
         yield
         return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    except (ValueError, RuntimeError) as error:
+        raise InputError(
+            f"cannot join the other processes ({str(error).splitlines()[0]}): start with torchrun --nproc-per-node K "
+            "-m assoc train ..., or unset WORLD_SIZE"
+        ) from error
     try:
         yield
     finally:

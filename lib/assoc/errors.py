@@ -1,6 +1,11 @@
 """The one error that readers are meant to see, and the checks that raise it everywhere."""
 
+import math
+import operator
 from numbers import Real
+
+LARGEST = 2**63 - 1
+"""The largest whole number that the size of a tensor, or a seed, can be."""
 
 
 class InputError(ValueError):
@@ -13,11 +18,28 @@ class InputError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
-def whole_number(name: str, value: int, minimum: int) -> int:
-    """The argument `name` as an int, or an InputError if it is not a whole number of at least `minimum`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < minimum:
-        raise InputError(f"{name} is {value!r}: give a whole number of at least {minimum}")
-    return int(value)
+def whole_number(name: str, value: int, minimum: int, maximum: int = LARGEST) -> int:
+    """The argument `name` as an int, or an InputError if it is not a whole number from minimum to maximum."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is not None and minimum <= number <= maximum:
+        return number
+    is_above = number is not None and number > maximum
+    limits = f"from {minimum} to {maximum}" if is_above or maximum < LARGEST else f"of at least {minimum}"
+    shown = "too large" if is_above and number > LARGEST else repr(value)
+    raise InputError(f"{name} is {shown}: give a whole number {limits}")
+
+
+def finite_number(name: str, value: float, minimum: float = -math.inf, maximum: float = math.inf) -> float:
+    """The argument `name` as a float, or an InputError if it is not a finite number from minimum to maximum."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and abs(value) < 1e308 and minimum <= value <= maximum:
+        return float(value)
+    limits = "" if minimum == -math.inf else f" of at least {minimum:g}"
+    limits = limits if maximum == math.inf else f" from {minimum:g} to {maximum:g}"
+    raise InputError(f"{name} is {value!r}: give a finite number{limits}")
 
 
 def learning_rate_above_zero(value: float) -> float:

@@ -11,17 +11,21 @@ from assoc.errors import InputError
 
 
 def check_writable(path: str | Path) -> Path:
-    """The path, or an InputError before any work is done if no file can be written there; makes its folder."""
+    """The path, or an InputError before any work is done if no file can be written there. Leaves nothing behind."""
     path = Path(path)
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        # Folders that are still missing are made when there is something to write.
+        with tempfile.TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())):
             pass
-    except OSError as error:
-        raise InputError(f"cannot write '{path}' ({error.strerror or error}): choose another file") from error
+    except (OSError, ValueError) as error:  # ValueError: a zero byte
+        raise _cannot_write(path, error) from error
     return path
+
+
+def _cannot_write(path: Path, error: Exception) -> InputError:
+    return InputError(f"cannot write '{path}' ({getattr(error, 'strerror', None) or error}): choose another file")
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
@@ -37,7 +41,8 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     data = content.encode() if isinstance(content, str) else content
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".assoc-")
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         umask = os.umask(0)
@@ -48,7 +53,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise InputError(f"cannot write '{path}' ({error.strerror or error}): choose another file") from error
+            raise _cannot_write(path, error) from error
         raise
     return path
 

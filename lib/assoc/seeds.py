@@ -2,7 +2,7 @@
 
 import torch
 
-from assoc.errors import InputError
+from assoc.errors import whole_number
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -11,6 +11,4 @@ def seeded(seed: int) -> torch.Generator:
     Raises:
         InputError: any other seed.
     """
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed is {seed}: give a whole number from 0 to 2^63 - 1")
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(whole_number("seed", seed, minimum=0))

@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,8 @@ def load_results(path: str | Path) -> Results:
         results = Results(*(content[name] for name in ("command", "version", "seed", "seconds", "points")))
         if not isinstance(results.points, list) or not all(isinstance(point, dict) for point in results.points):
             raise TypeError("points are no list of mappings")
+        if not isinstance(results.command, str) or not isinstance(results.seconds, Real):
+            raise TypeError("command is no text, or seconds no number")
         return results
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(

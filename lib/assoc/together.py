@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from assoc.errors import InputError
-from assoc.induction.memory import memory_recall
+from assoc.checks import check_numbers
+from assoc.errors import InputError, finite_number
+from assoc.induction.memory import check_two_layers, check_vocabulary, memory_recall
 from assoc.induction.model import AssociativeTransformer, TokenModel, Trace
 from assoc.induction.task import BigramTask
 from assoc.leading_terms.basis import AttentionAndPosition, BasisFunctions, check_tokens, context, sub_diagonal_sums
@@ -32,7 +33,7 @@ class OneHotTransformer(TokenModel):
 
     def trace(self, inputs: Tensor, at: Tensor | None = None) -> Trace:
         """Logits and the attention maps of all layers; arguments as for `forward`."""
-        self.check_inputs(inputs)
+        self.check_inputs(inputs, at)
         residuals, maps = self.weights.trace(inputs)
         last = residuals[-1] if at is None else residuals[-1][at]
         return Trace(last @ self.weights.output, tuple(maps))
@@ -92,13 +93,17 @@ def install_head(
     token.
 
     Raises:
-        InputError: triggers that are not fixed, too few other tokens, fewer than two layers, or another vocabulary.
+        InputError: triggers that are not fixed, too few other tokens, fewer than two layers or positions, another
+            vocabulary, or a number that is not finite and above 0.
     """
+    for name, number in (("mark", mark), ("sharpness", sharpness), ("copying", copying)):
+        if finite_number(name, number, maximum=1e30) <= 0:
+            raise InputError(f"{name} is {number}: give a number above 0")
     weights, q = model.weights, task.fixed_triggers
     if q is None or 2 * len(q) > task.vocab_size:
         raise InputError("marks need fixed triggers, and as many other tokens: use triggers='fixed' and fewer of them")
-    if weights.n_layers < 2 or model.vocab_size != task.vocab_size:
-        raise InputError("a head takes a model of at least two layers with the vocabulary of the task")
+    if weights.n_layers < 2 or weights.length < 2 or model.vocab_size != task.vocab_size:
+        raise InputError("a head takes a model of at least two layers and positions with the vocabulary of the task")
     rarest = task.unigram.sort(stable=True).indices[: len(q)]
     with torch.no_grad():
         for weight in weights.parameters():
@@ -120,8 +125,10 @@ def head_recalls(model: OneHotTransformer, task: BigramTask) -> dict[str, float]
     - "key1": 1 if P_1 is largest at distance 1, else 0: attend to the token before.
 
     Raises:
-        InputError: fewer than two layers, or weights that are not finite.
+        InputError: fewer than two layers, a task with other tokens, or weights that are not finite.
     """
+    check_vocabulary(model, task)
+    model.check_finite()
     weights = model.weights
     if weights.n_layers < 2:
         raise InputError("an induction head needs two layers: make the model with n_layers=2")
@@ -142,10 +149,14 @@ def mark_gradient(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tens
 
     What tells layer 1 where to look so that layer 2 finds its keys: the signal that an induction head needs. The
     gradient is stopped everywhere else: where layer 2 reads h_1 as query and as value, and in the residual stream.
+
+    Raises:
+        InputError: tokens that do not fit, another number of layers, or weights that are not finite.
     """
     check_tokens(inputs, targets, model.vocab_size)
     if model.n_layers != 2:
         raise InputError(f"the model has {model.n_layers} layers: this is about two")
+    model.check_finite()
     first, second = [{"W": model.attention[i], "P": model.position[i], "V": model.value[i]} for i in (0, 1)]
     length, X = inputs.shape[1], functional.one_hot(inputs, model.vocab_size).to(model.output.dtype)
     position = first["P"].detach().clone().requires_grad_()
@@ -166,7 +177,12 @@ def context_memory(model: AssociativeTransformer, phi: Tensor) -> Tensor:
     Phi[k, j] is a context table: (1/n) sum over positions t in the loss of R[t, k] (A0 X)[t, j], with R = Y - p, or
     Y - U where the prediction p is still uniform. Then this is sum_kj Phi[k, j] w_U(k) (W_V2 w_E(j))', Lemma 2 of
     paper B with the classes' mean inputs written out.
+
+    Raises:
+        InputError: another kind of model, or a table that is not (N, N), of the model's dtype and finite.
     """
+    check_two_layers(model)
+    check_numbers("phi", phi, (model.vocab_size, model.vocab_size), dtype=model.unembedding.dtype)
     return model.unembedding.T @ phi @ model.value_tokens()
 
 
@@ -180,7 +196,12 @@ def attention_statistic(association: Tensor, inputs: Tensor, targets: Tensor) ->
 
     Q = (1/NT) sum_i X_i' Q_i X_i; Q_i[t, m] = (g[t, m] - mean over m' <= t of g[t, m'])/t, g[t, m] = G[y_t, x_m], with
     G the association less the mean of its rows: that is what Y - U in place of Y takes away.
+
+    Raises:
+        InputError: tokens that do not fit, or an association that is not (V, V) and finite.
     """
+    check_numbers("association", association, (None, None))
+    check_tokens(inputs, targets, len(association))
     G = association - association.mean(dim=0)
     statistic = AttentionAndPosition(G, inputs.shape[1]).add(inputs, targets)
     return statistic.attention / inputs.numel()
@@ -192,7 +213,11 @@ def first_memories(model: AssociativeTransformer, inputs: Tensor, targets: Tenso
         W_O2: W_U' Phi W_E W_V2'          W_K2: W_E' Q[G] W_E / sqrt(d),  G = `key_association`
 
     The loss counts all positions, and predictions are uniform.
+
+    Raises:
+        InputError: another kind of model, or tokens that do not fit.
     """
+    check_two_layers(model)
     phi = context(inputs, targets, model.vocab_size).to(model.unembedding.dtype)
     with torch.no_grad():
         Q = attention_statistic(key_association(model).double(), inputs, targets).to(phi.dtype)
@@ -206,7 +231,12 @@ def bare_copy(model: AssociativeTransformer, shrink: float = 1e-6) -> Associativ
 
     Its W_K1 and W_K2 are zero. W_U is `shrink` times as large, so that predictions are uniform; gradients of W_O2 are
     `shrink` times as large too, up to a relative error of order `shrink`.
+
+    Raises:
+        InputError: another kind of model, or a shrink that is no finite number.
     """
+    check_two_layers(model)
+    shrink = finite_number("shrink", shrink)
     copy = AssociativeTransformer(model.vocab_size, model.length, model.dim).double()
     for name, parameter in model.named_parameters():
         getattr(copy, name).copy_(parameter)

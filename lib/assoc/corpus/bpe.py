@@ -28,6 +28,8 @@ def bpe_tokenizer(texts: Sequence[str], vocab_size: int) -> Callable[[str], list
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     vocab_size = whole_number("vocab_size", vocab_size, minimum=1)
+    if isinstance(texts, str):
+        raise InputError("texts is one text: give a list of texts")
     lowered = [text.lower() for text in texts]
     if not any(text.strip() for text in lowered):
         raise InputError("there is no text to train a byte pair encoding on: give at least one with visible characters")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from assoc.corpus.texts import load_texts
-from assoc.errors import InputError, whole_number
+from assoc.errors import InputError, finite_number, whole_number
 
 UNKNOWN = "<unk>"
 _TOKEN = re.compile(r"[^\W\d_]+|\S")
@@ -63,6 +63,8 @@ class CorpusStatistics:
 
 def word_index(vocabulary: list[str], word: str) -> int:
     """Where a word stands in a vocabulary, in any case; InputError, with the nearest spelling, if it does not."""
+    if not isinstance(word, str) or not vocabulary:
+        raise InputError(f"cannot look up {word!r} among {len(vocabulary):,} words: give a word and a vocabulary")
     for spelling in (word, word.lower()):
         if spelling in vocabulary:
             return vocabulary.index(spelling)
@@ -114,17 +116,18 @@ class TokenSequences:
 
     def word(self, index: int) -> str:
         """The word of a token number. Raises InputError outside 0 .. V - 1."""
-        if not 0 <= index < self.vocab_size:
-            raise InputError(f"no token number {index}: give 0 to {self.vocab_size - 1}")
-        return self.vocabulary[index]
+        return self.vocabulary[whole_number("the token number", index, minimum=0, maximum=self.vocab_size - 1)]
 
     def index(self, word: str) -> int:
         """The token number of a word, in any case. Raises InputError, with the nearest spelling, for other words."""
         return word_index(self.vocabulary, word)
 
     def decode(self, tokens: torch.Tensor) -> str:
-        """The text of a row of token numbers, words separated by spaces."""
-        return " ".join(self.word(token) for token in torch.as_tensor(tokens).tolist())
+        """The text of a row of token numbers, words separated by spaces. Raises InputError for anything else."""
+        tokens = torch.as_tensor(tokens)
+        if tokens.ndim != 1:
+            raise InputError(f"tokens must be a row of token numbers, (n,); got {tuple(tokens.shape)}")
+        return " ".join(self.word(token) for token in tokens.tolist())
 
     def select(self, rows: torch.Tensor) -> "TokenSequences":
         """The sequences of the given row numbers, int64 (n,), in that order, or of a mask, bool (N,).
@@ -138,6 +141,8 @@ class TokenSequences:
                     f"a mask must have one entry for each of {len(self)} sequences; got {tuple(rows.shape)}"
                 )
             rows = rows.nonzero().flatten()
+        if rows.is_floating_point():
+            raise InputError(f"rows must be row numbers or a mask; got {rows.dtype}: convert with .long() or .bool()")
         rows = rows.long()
         if rows.ndim != 1 or not rows.numel() or int(rows.min()) < -len(self) or int(rows.max()) >= len(self):
             raise InputError(f"rows must be one or more row numbers from 0 to {len(self) - 1}")
@@ -149,7 +154,7 @@ class TokenSequences:
 
         Raises InputError if either part would be empty.
         """
-        n_held_out = round(fraction * len(self))
+        n_held_out = round(finite_number("fraction", fraction) * len(self))
         if not 0 < n_held_out < len(self):
             raise InputError(
                 f"holding out {fraction} of {len(self)} sequences leaves a part empty: give a fraction between 0 and 1"

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from assoc.checks import check_numbers, check_whole
 from assoc.errors import InputError, whole_number
 from assoc.induction.cross_talk import stored_queries
-from assoc.induction.memory import ideal_memories, memory_tables
+from assoc.induction.memory import check_two_layers, ideal_memories, memory_tables
 from assoc.induction.model import AssociativeTransformer
 from assoc.induction.task import Batch, BigramTask
 from assoc.leading_terms import cosine
@@ -42,8 +43,9 @@ def signal_to_noise(model: AssociativeTransformer, task: BigramTask) -> dict[str
     S is the table of `memory_tables`. About 0 at a random start, whatever the number of pairs and of candidates.
 
     Raises:
-        InputError: fewer than three candidates, which have no spread.
+        InputError: another kind of model, or fewer than three candidates, which have no spread.
     """
+    check_two_layers(model)
     if min(model.vocab_size, model.length) < 3:
         raise InputError("signal_to_noise needs at least three tokens and three positions")
     tables, result = memory_tables(model), {}
@@ -53,7 +55,14 @@ def signal_to_noise(model: AssociativeTransformer, task: BigramTask) -> dict[str
 
 
 def signal_of(scores: Tensor, columns: Tensor) -> float:
-    """Signal over noise of a table: row i of `scores` (n, m) should match column `columns[i]`; formula as above."""
+    """Signal over noise of a table: row i of `scores` (n, m) should match column `columns[i]`; formula as above.
+
+    Raises InputError for other shapes, fewer than three columns, or scores that are not finite.
+    """
+    check_numbers("scores", scores, (None, None))
+    check_whole("columns", columns, (len(scores),), below=scores.shape[1])
+    if scores.shape[1] < 3:
+        raise InputError("signal over noise needs at least three columns: wrong matches must have a spread")
     is_right = functional.one_hot(columns, scores.shape[1]).bool()
     wrong = scores[~is_right].view(len(scores), -1)
     return float((scores[is_right].mean() - wrong.mean()) / wrong.var(dim=1).mean().sqrt())
@@ -63,8 +72,15 @@ def gradient_alignment(model: AssociativeTransformer, task: BigramTask, batch: B
     """For each of `MEMORIES`: norm of the gradient, and cosine of the step downhill with the `ideal_memories`.
 
     The loss is the mean cross-entropy at the repeated outputs of the batch.
+
+    Raises:
+        InputError: another kind of model, weights that are not finite, or no repeated output in the batch.
     """
+    check_two_layers(model)
+    model.check_finite()
     counts = batch.occurrence >= 2
+    if not counts.any():
+        raise InputError("no output is repeated in this batch: draw more or longer sequences")
     loss = functional.cross_entropy(model(batch.inputs, counts), batch.targets[counts])
     gradients = torch.autograd.grad(loss, [getattr(model, name) for name in MEMORIES])
     ideal = ideal_memories(model, task)
@@ -127,6 +143,7 @@ def watch_memories(model: AssociativeTransformer, task: BigramTask, every: int =
     Args:
         every: look every so many updates.
     """
+    check_two_layers(model)
     watch, ideal = MemoryWatch(), ideal_memories(model, task)
     start = {name: getattr(model, name).detach().clone() for name in MEMORIES}
 

@@ -127,6 +127,6 @@ def _make_model(options: argparse.Namespace, task: BigramTask, generator: torch.
 
 def _name_and_step(text: str) -> tuple[str, int]:
     name, _, step = text.partition("=")
-    if not name or not step.isdecimal():
-        raise InputError(f"--frozen-until is {text!r}: write NAME=STEP, for example output2=200")
+    if not name or not step.isdecimal() or len(step) > 18:
+        raise InputError(f"--frozen-until is {text[:80]!r}: write NAME=STEP, for example output2=200")
     return name, int(step)

@@ -9,8 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from assoc.errors import whole_number
-from assoc.induction.memory import outer_product_memory
+from assoc.checks import check_numbers, check_whole
+from assoc.errors import InputError, finite_number, whole_number
+from assoc.induction.memory import check_two_layers, check_vocabulary, outer_product_memory
 from assoc.induction.model import AssociativeTransformer
 from assoc.induction.task import BigramTask
 
@@ -51,12 +52,20 @@ def dual_vectors(vectors: Tensor) -> Tensor:
     """Rows w_i with w_i' v_j = [i = j] for the rows v_j, (n, d): vectors that match without cross-talk.
 
     They exist if the v_j are linearly independent, so for n <= d at most; otherwise the closest in least squares.
+
+    Raises InputError for anything but a table of finite numbers.
     """
+    check_numbers("vectors", vectors, (None, None))
     return torch.linalg.pinv(vectors.double()).T.to(vectors.dtype)
 
 
 def stored_queries(model: AssociativeTransformer, task: BigramTask | None) -> Tensor:
-    """The tokens k that W_K2 has to store: fixed triggers, or all tokens; int64."""
+    """The tokens k that W_K2 has to store: fixed triggers, or all tokens; int64.
+
+    Raises InputError for a task with another number of tokens.
+    """
+    if task is not None:
+        check_vocabulary(model, task)
     if task is None or task.fixed_triggers is None:
         return torch.arange(model.vocab_size)
     return task.fixed_triggers
@@ -70,7 +79,12 @@ def exclude_first_position(
 
     Position 1 can attend to itself only, so layer 1 tells it that the token before it was its own. Without this term
     layer 2 takes it for a place behind that token. The scale is that of `install_ideal_memories`. Returns the model.
+
+    Raises:
+        InputError: another kind of model, a task with other tokens, or a scale that is not finite.
     """
+    check_two_layers(model)
+    scale = finite_number("scale", scale)
     queries = model.token_embedding[stored_queries(model, task)]
     first = model.position_embedding[:1].expand_as(queries)
     model.key2 -= scale * math.sqrt(model.dim) * outer_product_memory(queries, first)
@@ -85,7 +99,12 @@ def install_dual_key2(
 
     Dual with respect to everything that a residual stream holds before layer 2: w_E, p and both remapped by W_O1 W_V1.
     For d >= 2 (N + T) no cross-talk is left; below, least squares spreads what there is.
+
+    Raises:
+        InputError: as `exclude_first_position`, or weights that are not finite.
     """
+    check_two_layers(model)
+    scale = finite_number("scale", scale)
     tokens, positions = model.token_embedding, model.position_embedding
     remap = (model.output1 @ model.value1).T
     dual = dual_vectors(torch.cat([tokens, positions, tokens @ remap, positions @ remap]))
@@ -109,7 +128,15 @@ def key_noise(
     Args:
         inputs, occurrence: (B, T), of the same sequences.
         scale: what a stored pair scores, that of `install_ideal_memories`.
+
+    Raises:
+        InputError: shapes that do not fit, a scale that is 0 or not finite, or too few wrong keys to have a spread.
     """
+    check_two_layers(model)
+    check_whole("inputs", inputs, (None, None))
+    check_whole("occurrence", occurrence, inputs.shape)
+    if finite_number("scale", scale) == 0:
+        raise InputError("scale is 0: give what a stored pair scores")
     length = inputs.shape[1]
     x = model.embed(inputs)
     attention = model.trace(inputs).attentions[0]
@@ -121,4 +148,6 @@ def key_noise(
     layer1 = x @ model.key1 @ x.transpose(1, 2) / unit
     layer2 = x1 @ model.key2 @ x1.transpose(1, 2) / unit
     repeated = (occurrence >= 2)[:, :, None]
+    if int(wrong.sum()) < 2 or int((wrong & behind_other & repeated).sum()) < 2:
+        raise InputError("there are no wrong keys to compare: give longer sequences, or more of them")
     return float(layer1[wrong.expand_as(layer1)].std()), float(layer2[wrong & behind_other & repeated].std())

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.checks import check_whole
+from assoc.errors import InputError, whole_number
 from assoc.induction.task import BigramTask, Sequences
 
 VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥"}
@@ -75,9 +76,8 @@ class MarkedSequences:
 
     def __init__(self, task: BigramTask, sequences: Sequences, rows: Iterable[int] | None = None) -> None:
         n_sequences = len(sequences.inputs)
-        chosen = list(range(n_sequences) if rows is None else rows)
-        if any(not 0 <= row < n_sequences for row in chosen):
-            raise InputError(f"rows are {chosen}: choose from 0 to {n_sequences - 1}")
+        rows = range(n_sequences) if rows is None else rows
+        chosen = [whole_number("a row", row, minimum=0, maximum=n_sequences - 1) for row in rows]
         sequences = Sequences(*(table[chosen] for table in sequences))
         self.rules = [
             "  ".join(
@@ -109,6 +109,7 @@ def _characters(task: BigramTask, inputs: Tensor, occurrence: Tensor, targets: T
     if inputs.ndim != 1 or len(inputs) == 0 or any(row.shape != inputs.shape for row in rows):
         shapes = ", ".join(str(tuple(row.shape)) for row in rows)
         raise InputError(f"pass one row of a batch each, of one shape (T,); got {shapes}")
+    check_whole("occurrence", occurrence, inputs.shape)
     tokens = [*inputs, *([] if targets is None else [targets[-1]])]
     numbers = [0, *occurrence.tolist(), 0]
     signs = (visible(task.decode(token[None])) for token in tokens)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from assoc.errors import InputError, whole_number
+from assoc.checks import check_numbers, check_whole
+from assoc.errors import InputError, finite_number, whole_number
 from assoc.induction.model import AssociativeTransformer, OneLayerTransformer, TokenModel
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def memory_recall(W: Tensor, inputs: Tensor, outputs: Tensor, targets: Tensor | 
     for name, values in (("W", W), ("inputs", inputs), ("outputs", outputs)):
         if not torch.isfinite(values).all():
             raise InputError(f"{name} must be finite, without NaN or infinity: train with a lower learning rate")
+        if values.dtype != W.dtype or not values.is_floating_point():
+            raise InputError(f"{name} must be floating-point numbers, all of one dtype; got {values.dtype}: convert it")
     with torch.no_grad():
         return float(((inputs @ W.T @ outputs.T).argmax(dim=1) == targets).double().mean())
 
@@ -69,7 +72,7 @@ def recalls(model: TokenModel, task: "BigramTask") -> dict[str, float]:
     Raises:
         InputError: a task with another number of tokens, or weights that are not finite.
     """
-    _check_vocabulary(model, task)
+    check_vocabulary(model, task)
     if isinstance(model, OneLayerTransformer):
         values = model.token_embedding @ model.value1.T
         return {"output1": memory_recall(model.output1, values, model.unembedding)}
@@ -106,7 +109,7 @@ def feed_forward_kl(model: AssociativeTransformer, task: "BigramTask", with_resi
     """
     if getattr(model, "feed_forward", None) is None:
         raise InputError("this model has no feed_forward: make it with feed_forward=True")
-    _check_vocabulary(model, task)
+    check_vocabulary(model, task)
     if task.fixed_triggers is not None and len(task.fixed_triggers) == task.vocab_size:
         raise InputError("all tokens are triggers, after which nothing follows the bigrams: use a smaller n_triggers")
     with torch.no_grad():
@@ -120,12 +123,14 @@ def feed_forward_kl(model: AssociativeTransformer, task: "BigramTask", with_resi
         return float((divergence * kept).sum() / kept.sum())
 
 
-def _check_vocabulary(model: TokenModel, task: "BigramTask") -> None:
+def check_vocabulary(model: TokenModel, task: "BigramTask") -> None:
+    """Raise InputError unless model and task have the same number of tokens."""
     if model.vocab_size != task.vocab_size:
         raise InputError(f"the model has {model.vocab_size} tokens, the task {task.vocab_size}: make them of one size")
 
 
-def _check_two_layers(model: AssociativeTransformer) -> None:
+def check_two_layers(model: AssociativeTransformer) -> None:
+    """Raise InputError for any model but the two-layer one."""
     if not isinstance(model, AssociativeTransformer):
         raise InputError(f"an induction head takes an AssociativeTransformer; got {type(model).__name__}")
 
@@ -134,7 +139,14 @@ def outer_product_memory(outputs: Tensor, inputs: Tensor) -> Tensor:
     """W = sum_i u_i v_i' / (|u_i|^2 |v_i|^2), (e, d), of matching rows u_i (n, e), v_i (n, d).
 
     With this norm u_i' W v_i is 1 plus the cross-talk of the other pairs.
+
+    Raises:
+        InputError: not as many rows of both, numbers that are not finite, or a row of zeros.
     """
+    check_numbers("outputs", outputs, (None, None))
+    check_numbers("inputs", inputs, (len(outputs), None), dtype=outputs.dtype)
+    if not (outputs.any(dim=1).all() and inputs.any(dim=1).all()):
+        raise InputError("a row of zeros has no direction to be stored: leave its pair out")
     return _over_square(outputs).T @ _over_square(inputs)
 
 
@@ -164,11 +176,13 @@ def ideal_memories(
         scale: factor on W_K1, W_K2 and W_O2: how sharp their softmax is.
 
     Raises:
-        InputError: another kind of model, or a task with another number of tokens.
+        InputError: another kind of model, weights or a scale that are not finite, or a task with another number of
+            tokens.
     """
-    _check_two_layers(model)
+    check_two_layers(model)
+    scale = finite_number("scale", scale)
     if task is not None:
-        _check_vocabulary(model, task)
+        check_vocabulary(model, task)
     with torch.no_grad():
         positions, tokens = model.position_embedding, model.token_embedding
         stored = torch.arange(model.vocab_size)
@@ -216,7 +230,7 @@ def memory_tables(model: AssociativeTransformer) -> dict[str, Tensor]:
     Raises:
         InputError: another kind of model, or weights that are not finite.
     """
-    _check_two_layers(model)
+    check_two_layers(model)
     model.check_finite()
     with torch.no_grad():
         positions, tokens, root = model.position_embedding, model.token_embedding, model.dim**0.5
@@ -231,7 +245,12 @@ def memory_tables(model: AssociativeTransformer) -> dict[str, Tensor]:
 
 
 def previous_token_attention(attention: Tensor) -> float:
-    """Mean attention from t to t - 1 over t = 2 .. T, of a map (..., T, T)."""
+    """Mean attention from t to t - 1 over t = 2 .. T, of a map (..., T, T); T is at least 2.
+
+    Raises InputError for other shapes.
+    """
+    if attention.ndim < 2 or attention.shape[-1] != attention.shape[-2] or attention.shape[-1] < 2:
+        raise InputError(f"attention must be (..., T, T) with T >= 2; got {tuple(attention.shape)}")
     return attention.diagonal(offset=-1, dim1=-2, dim2=-1).mean().item()
 
 
@@ -243,7 +262,14 @@ def after_trigger_attention(attention: Tensor, inputs: Tensor, occurrence: Tenso
 
     Args:
         attention: (B, T, T). inputs, occurrence: (B, T), of the same sequences.
+
+    Raises:
+        InputError: shapes that do not fit. (Where no output is repeated, the mean is not a number.)
     """
+    check_whole("inputs", inputs, (None, None))
+    check_whole("occurrence", occurrence, inputs.shape)
+    if attention.shape != (*inputs.shape, inputs.shape[1]):
+        raise InputError(f"attention must be (B, T, T) for inputs (B, T); got {tuple(attention.shape)}")
     follows = torch.zeros(attention.shape, dtype=torch.bool)
     follows[:, :, 1:] = inputs[:, :, None] == inputs[:, None, :-1]
     return (attention * follows).sum(dim=-1)[occurrence >= 2].mean().item()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from assoc.checks import MOST_LAYERS, check_chosen
 from assoc.errors import InputError, whole_number
 
 
@@ -54,7 +55,8 @@ class TokenModel(nn.Module):
             at: booleans (B, T): compute logits only there, (n, N), which saves a third of a training step.
 
         Raises:
-            InputError: inputs that are not int64 tokens from 0 to N - 1, or longer than `length`.
+            InputError: inputs that are not int64 tokens from 0 to N - 1, or longer than `length`; `at` of another
+                shape.
         """
         return self.trace(inputs, at).logits
 
@@ -73,8 +75,8 @@ class TokenModel(nn.Module):
             if not torch.isfinite(parameter).all():
                 raise InputError(f"the model's weights are not finite ({name}): make a new model")
 
-    def check_inputs(self, inputs: Tensor) -> None:
-        """Raise InputError unless inputs are tokens that this model can read."""
+    def check_inputs(self, inputs: Tensor, at: Tensor | None = None) -> None:
+        """Raise InputError unless inputs are tokens that this model can read, and `at` chooses positions of them."""
         if inputs.dtype != torch.int64:
             raise InputError(f"inputs must be int64 token numbers; got {inputs.dtype}: convert with .long()")
         if inputs.ndim != 2 or inputs.numel() == 0 or inputs.shape[1] > self.length:
@@ -82,6 +84,8 @@ class TokenModel(nn.Module):
         low, high = int(inputs.min()), int(inputs.max())
         if low < 0 or high >= self.vocab_size:
             raise InputError(f"inputs hold tokens from {low} to {high}; this model knows 0 to {self.vocab_size - 1}")
+        if at is not None:
+            check_chosen("at", at, inputs.shape)
 
 
 class _MemoryModel(TokenModel):
@@ -116,9 +120,9 @@ class _MemoryModel(TokenModel):
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name in self.TRAINED)
 
-    def embed(self, inputs: Tensor) -> Tensor:
-        """x_t = w_E(z_t) + p_t, (B, T, d)."""
-        self.check_inputs(inputs)
+    def embed(self, inputs: Tensor, at: Tensor | None = None) -> Tensor:
+        """x_t = w_E(z_t) + p_t, (B, T, d); `at` is only looked at, see `check_inputs`."""
+        self.check_inputs(inputs, at)
         return self.token_embedding[inputs] + self.position_embedding[: inputs.shape[1]]
 
     def read_out(self, x: Tensor, attended: Tensor, output_value: Tensor, at: Tensor | None) -> Tensor:
@@ -169,7 +173,7 @@ class AssociativeTransformer(_MemoryModel):
 
     def trace(self, inputs: Tensor, at: Tensor | None = None) -> Trace:
         """Logits and the attention maps a (layer 1) and a' (layer 2); arguments as for `forward`."""
-        x = self.embed(inputs)
+        x = self.embed(inputs, at)
         attention1 = causal_attention(x, x @ self.key1.T)
         x = x + attention1 @ (x @ (self.output1 @ self.value1).T)
         attention2 = causal_attention(x, x @ self.key2.T)
@@ -189,7 +193,7 @@ class OneLayerTransformer(_MemoryModel):
 
     def trace(self, inputs: Tensor, at: Tensor | None = None) -> Trace:
         """Logits and the one attention map; arguments as for `forward`."""
-        x = self.embed(inputs)
+        x = self.embed(inputs, at)
         attention = causal_attention(x, x @ self.key1.T)
         return Trace(self.read_out(x, attention @ x, self.output1 @ self.value1, at), (attention,))
 
@@ -230,7 +234,7 @@ class FullTransformer(TokenModel):
         generator: source of the random start. Default: torch's global one.
 
     Raises:
-        InputError: a size below 1, or d no multiple of n_heads.
+        InputError: a size below 1, more than 1,000 layers, or d no multiple of n_heads.
     """
 
     def __init__(
@@ -244,7 +248,8 @@ class FullTransformer(TokenModel):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(vocab_size, length, dim)
-        n_layers, n_heads = whole_number("n_layers", n_layers, minimum=1), whole_number("n_heads", n_heads, minimum=1)
+        n_layers = whole_number("n_layers", n_layers, minimum=1, maximum=MOST_LAYERS)
+        n_heads = whole_number("n_heads", n_heads, minimum=1)
         if self.dim % n_heads:
             raise InputError(f"n_heads is {n_heads}: give a divisor of dim, {dim}")
         self.token_embedding = nn.Parameter(torch.empty(self.vocab_size, self.dim))
@@ -266,7 +271,7 @@ class FullTransformer(TokenModel):
 
     def trace(self, inputs: Tensor, at: Tensor | None = None) -> Trace:
         """Logits and the attention maps (B, heads, T, T) of every layer; arguments as for `forward`."""
-        self.check_inputs(inputs)
+        self.check_inputs(inputs, at)
         x = self.token_embedding[inputs] + self.position_embedding[: inputs.shape[1]]
         attentions = []
         for block in self.blocks:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.checks import check_chosen, check_numbers, check_whole
+from assoc.errors import InputError, finite_number, whole_number
 
 
 class ChiSquare(NamedTuple):
@@ -17,7 +18,14 @@ class ChiSquare(NamedTuple):
 
 
 def transition_counts(inputs: Tensor, targets: Tensor, where: Tensor, vocab_size: int) -> Tensor:
-    """How often token j (column) follows token i (row) at the positions chosen by `where` (bool), float64 (N, N)."""
+    """How often token j (column) follows token i (row) at the positions chosen by `where` (bool), float64 (N, N).
+
+    Raises InputError for tokens that are not int64 (B, T) from 0 to N - 1, or another shape of `where`.
+    """
+    vocab_size = whole_number("vocab_size", vocab_size, minimum=1)
+    check_whole("inputs", inputs, (None, None), below=vocab_size)
+    check_whole("targets", targets, inputs.shape, below=vocab_size)
+    check_chosen("where", where, inputs.shape)
     pairs = inputs[where] * vocab_size + targets[where]
     return pairs.bincount(minlength=vocab_size**2).view(vocab_size, vocab_size).double()
 
@@ -33,14 +41,20 @@ def row_chi_square(counts: Tensor, distributions: Tensor, least: float = 5.0) ->
         distributions: (R, C), rows that sum to 1.
 
     Raises:
-        InputError: shapes differ, or there is nothing to compare: no row with two cells that expect enough.
+        InputError: shapes differ, a number is below 0 or not finite, or there is nothing to compare: no row with two
+            cells that expect enough.
     """
+    least = finite_number("least", least, minimum=0)
     if counts.shape != distributions.shape or counts.ndim != 2:
         raise InputError(
             f"counts and distributions must be two (R, C) tables of one shape; got {tuple(counts.shape)} and "
             f"{tuple(distributions.shape)}"
         )
     observed, probabilities = counts.double(), distributions.double()
+    for name, table in (("counts", observed), ("distributions", probabilities)):
+        check_numbers(name, table, (None, None))
+        if (table < 0).any():
+            raise InputError(f"{name} hold a number below 0: give counts, and probabilities")
     expected = observed.sum(dim=1, keepdim=True) * probabilities
     small, likeliest = expected < least, probabilities.argmax(dim=1, keepdim=True)
 
@@ -71,8 +85,10 @@ def is_caught(occurrence: Tensor, n_triggers: int) -> Tensor:
         n_triggers: K, below T.
 
     Raises:
-        InputError: sequences of K positions or fewer, in which a ring cannot be told.
+        InputError: sequences of K positions or fewer, in which a ring cannot be told; occurrences of another kind.
     """
+    check_whole("occurrence", occurrence, (None, None))
+    n_triggers = whole_number("n_triggers", n_triggers, minimum=1)
     if n_triggers >= occurrence.shape[1]:
         raise InputError(f"{occurrence.shape[1]} positions are too few for rings of {n_triggers} triggers: give more")
     return (occurrence[:, -n_triggers - 1 :] >= 1).all(dim=1)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from assoc.checks import check_whole
 from assoc.errors import InputError, whole_number
 
 # Tokens are drawn by comparing integers of 48 bits. That is exact: a transition of probability zero is never drawn, and
@@ -115,8 +116,11 @@ class BigramTask:
                 f"n_triggers = {self.n_triggers} with trigger_offset = {self.trigger_offset} is too many: "
                 f"only {n_possible} tokens have a probability above 0 in unigram"
             )
-        if self.vocabulary is not None and len(self.vocabulary) != self.vocab_size:
-            raise InputError(f"vocabulary must have {self.vocab_size} tokens; got {len(self.vocabulary)}")
+        if self.vocabulary is not None:
+            if len(self.vocabulary) != self.vocab_size:
+                raise InputError(f"vocabulary must have {self.vocab_size} tokens; got {len(self.vocabulary)}")
+            if not all(isinstance(token, str) for token in self.vocabulary):
+                raise InputError("vocabulary must be a list of texts: give the tokens as readers see them")
 
     def __repr__(self) -> str:
         offset = f", trigger_offset={self.trigger_offset}" if self.trigger_offset else ""
@@ -250,12 +254,21 @@ class BigramTask:
         """The least expected loss at the non-trigger positions of these sequences, in nats.
 
         The mean of H(pi_b(.|z_t)) over positions with occurrence 0: what is left to somebody who knows pi_b and the
-        triggers.
+        triggers. Not a number where every position holds a trigger.
+
+        Raises:
+            InputError: inputs that are not int64 (B, T) tokens of this task, or occurrences of another shape.
         """
+        check_whole("inputs", inputs, (None, None), below=self.vocab_size)
+        check_whole("occurrence", occurrence, inputs.shape)
         return float(self.successor_entropy()[inputs[occurrence == 0]].mean())
 
     def bigram_predictions(self, inputs: Tensor) -> Tensor:
-        """The likeliest successor under pi_b of every input, shaped like inputs: the best guess without context."""
+        """The likeliest successor under pi_b of every input, shaped like inputs: the best guess without context.
+
+        Raises InputError for inputs that are not int64 (B, T) tokens of this task.
+        """
+        check_whole("inputs", inputs, (None, None), below=self.vocab_size)
         return self.bigram.argmax(dim=1)[inputs]
 
 
@@ -270,7 +283,11 @@ def induction_predictions(inputs: Tensor) -> Tensor:
 
     Returns:
         Predictions, int64 (B, T); -1 where the token has not occurred before.
+
+    Raises:
+        InputError: inputs of another kind.
     """
+    check_whole("inputs", inputs, (None, None))
     ordered, order = inputs.sort(dim=1, stable=True)  # equal tokens side by side, in the order of their positions
     previous = order.roll(1, dims=1)
     successors = inputs.gather(1, (previous + 1).clamp(max=inputs.shape[1] - 1))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from assoc.corpus import load_texts
+from assoc.errors import InputError, finite_number, whole_number
 from assoc.induction.alignment import signal_to_noise, stored_pairs
 from assoc.induction.memory import memory_tables, recalls
 from assoc.induction.model import AssociativeTransformer
@@ -133,13 +134,20 @@ def _block_mask(task: BigramTask, name: str, kept: Sequence[Block]) -> Tensor:
 # --- points of the sweeps
 
 
+def _blocks_kept(name: str) -> Mapping[str, Sequence[Block] | None]:
+    if name not in KEPT:
+        raise InputError(f"kept is {name!r}: choose one of {', '.join(KEPT)}")
+    return KEPT[name]
+
+
 def dimension_point(dim: int, kept: str, margins: Sequence[float], n_sequences: int, seed: int) -> dict[str, Any]:
     """Recalls and accuracy after three steps in d dimensions, N = 64 and T = 12; dim 0 means orthonormal vectors."""
+    blocks = _blocks_kept(kept)
     data, generator = OneTrigger(), seeded(seed)
     overlaps = Overlaps.random(data, dim, generator) if dim else None
     residual = overlaps.residual if overlaps else None
     test, examples = data.sample(10_000, generator), data.sample(n_sequences, generator)
-    steps = gradient_steps(data, rates_for(data, margins), examples, kept=KEPT[kept], overlaps=overlaps)
+    steps = gradient_steps(data, rates_for(data, margins), examples, kept=blocks, overlaps=overlaps)
     *_, last = steps
     found = {name: recall(last.tables, data, name) for name in ORDER}
     return {**found, "accuracy": accuracy(last.tables, test, residual)}
@@ -148,9 +156,9 @@ def dimension_point(dim: int, kept: str, margins: Sequence[float], n_sequences: 
 def length_point(length: int, kept: str, margins: Sequence[float]) -> dict[str, Any]:
     """Three steps on the population gradient, N = 64, in float64: recall and accuracy after each, and how far ahead of
     the best wrong match each row of W_K1 is, in units of its largest entry."""
-    data = OneTrigger(64, length)
+    data, blocks = OneTrigger(64, length), _blocks_kept(kept)
     everything = data.every_pattern()
-    steps = gradient_steps(data, rates_for(data, margins), everything, kept=KEPT[kept], dtype=torch.float64)
+    steps = gradient_steps(data, rates_for(data, margins), everything, kept=blocks, dtype=torch.float64)
     found: dict[str, Any] = {"recall": [], "accuracy": []}
     for step in steps:
         found["recall"].append(recall(step.tables, data, step.name))
@@ -163,6 +171,8 @@ def length_point(length: int, kept: str, margins: Sequence[float]) -> dict[str, 
 
 def descent_point(length: int, rate: float, n_steps: int, every: int) -> dict[str, Any]:
     """Gradient descent on all three tables at once, all blocks, population gradient, N = 64: accuracy and recalls."""
+    n_steps, every = whole_number("n_steps", n_steps, minimum=1), whole_number("every", every, minimum=1)
+    rate = finite_number("rate", rate, minimum=0)
     data = OneTrigger(64, length)
     everything, found = data.every_pattern(), {name: [] for name in ("step", "accuracy", *ORDER)}
     rates = dict.fromkeys(ORDER, rate)
@@ -185,7 +195,7 @@ def text_point(triggers: str, dim: int, kept: str, margins: Sequence[float], see
         model = AssociativeTransformer(task.vocab_size, task.length, dim, generator=generator)
     else:
         model = orthonormal_model(task)
-    blocks = None if dim else KEPT[kept]
+    blocks = None if dim else _blocks_kept(kept)
     steps = text_steps(model, task, margins, 1024, kept=blocks, generator=generator)
     return {key: [step[key] for step in steps] for key in ("signal", "recall", "accuracy")}
 

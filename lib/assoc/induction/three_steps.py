@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from assoc.errors import InputError, whole_number
+from assoc.checks import check_whole
+from assoc.errors import InputError, finite_number, whole_number
 
 ORDER = ("output2", "key2", "key1")
 """The order of Theorem 3."""
@@ -171,6 +172,11 @@ def zero_tables(data: OneTrigger, dtype: torch.dtype = torch.float32) -> dict[st
     }
 
 
+def _check_name(name: str) -> None:
+    if name not in NAMED:
+        raise InputError(f"there is no table {name!r}: choose from {', '.join(NAMED)}")
+
+
 def block_slices(data: OneTrigger) -> dict[str, slice]:
     """Where the four blocks of a residual stream lie."""
     sizes = dict(zip(BLOCKS, (data.vocab_size, data.length) * 2, strict=True))
@@ -179,7 +185,9 @@ def block_slices(data: OneTrigger) -> dict[str, slice]:
 
 
 def block_of(table: Tensor, data: OneTrigger, block: Block) -> Tensor:
-    """A view of one block of a table: its rows and columns by their names in `BLOCKS`."""
+    """A view of one block of a table: its rows and columns by their names in `BLOCKS`. Raises InputError for others."""
+    if len(block) != 2 or not set(block) <= set(BLOCKS):
+        raise InputError(f"there is no block {block!r}: give two of {', '.join(BLOCKS)}")
     slices = block_slices(data)
     return table[slices[block[0]], slices[block[1]]]
 
@@ -238,10 +246,14 @@ def read(tables: Tables, inputs: Tensor, residual: Tensor | None = None) -> Read
         inputs: tokens, int64 (n, T).
         residual: scores (N, 2N + 2T) by which x1_T itself reaches the logits. Default: none, as with an orthonormal
             unembedding.
+
+    Raises:
+        InputError: inputs of another length or with other tokens than the tables have.
     """
     key1, key2, output2 = tables["key1"], tables["key2"], tables["output2"]
-    N, T = len(output2), inputs.shape[1]
-    both = N + T
+    both, N = len(key1), len(output2)
+    T = both - N
+    check_whole("inputs", inputs, (None, T), below=N)
     future = torch.ones(T, T, dtype=torch.bool).triu(1)
     scores = key1.new_zeros(1, T, T)
     if key1.requires_grad or key1.any():
@@ -271,7 +283,12 @@ def read(tables: Tables, inputs: Tensor, residual: Tensor | None = None) -> Read
 
 
 def gradient(tables: Tables, name: str, examples: Examples, residual: Tensor | None = None) -> Tensor:
-    """Gradient of the mean cross-entropy at the last position with respect to one table, by autograd."""
+    """Gradient of the mean cross-entropy at the last position with respect to one table, by autograd.
+
+    Raises InputError for a name that is no table, or examples of another size.
+    """
+    _check_name(name)
+    check_whole("targets", examples.targets, (len(examples.inputs),), below=len(tables["output2"]))
     tables = {key: table.detach() for key, table in tables.items()}
     trained = tables[name].clone().requires_grad_()
     tables[name] = trained
@@ -286,7 +303,11 @@ def gradient(tables: Tables, name: str, examples: Examples, residual: Tensor | N
 
 
 def accuracy(tables: Tables, examples: Examples, residual: Tensor | None = None) -> float:
-    """Share of the sequences whose target has the largest logit, by weight; ties count as their share."""
+    """Share of the sequences whose target has the largest logit, by weight; ties count as their share.
+
+    Raises InputError for examples of another size than the tables have.
+    """
+    check_whole("targets", examples.targets, (len(examples.inputs),), below=len(tables["output2"]))
     right, weights = [], examples.weights
     with torch.no_grad():
         for inputs, targets in zip(*(part.split(CHUNK) for part in examples[:2]), strict=True):
@@ -302,12 +323,15 @@ def recall(tables: Tables, data: OneTrigger, name: str) -> float:
 
     output2: token v predicts v. key2: query k finds the key "before me was k". key1: position t finds t - 1, for
     t = 2 .. T.
+
+    Raises InputError for a name that is no table.
     """
     return float(matches(tables, data, name).double().mean())
 
 
 def matches(tables: Tables, data: OneTrigger, name: str) -> Tensor:
     """For each pair that `recall` counts, whether its match is the best of its row: booleans."""
+    _check_name(name)
     block = block_of(tables[name], data, NAMED[name][0])
     block = block.T if name == "output2" else block
     right = torch.arange(len(block))
@@ -402,7 +426,7 @@ def rates_for(data: OneTrigger, margins: Sequence[float]) -> dict[str, float]:
     match: in W_O2, in W_K2, and in row T - 1 of W_K1, the weakest of those that are used.
 
     Raises:
-        InputError: other than three finite numbers above 0; sequences so short that a step goes the wrong way; a
+        InputError: other than three finite numbers above 0; so few tokens or places that a step goes the wrong way; a
             trigger that recurs.
     """
     alpha, beta, gamma = check_margins(margins)
@@ -410,7 +434,9 @@ def rates_for(data: OneTrigger, margins: Sequence[float]) -> dict[str, float]:
     row = third_step(data)[T - 2]
     weakest = float(row[T - 3] - row[[*range(T - 3), T - 2]].max())
     if min(second_step(data)[0], weakest) <= 0:
-        raise InputError(f"sequences of {T} tokens are too short for three steps: give at least 6")
+        raise InputError(
+            f"with {N} tokens at {T} places a step goes the wrong way: give more, such as 8 tokens and 6 places"
+        )
     return {
         "output2": alpha * N * T / first_step(data)[0],
         "key2": beta * N * T / (alpha * second_step(data)[0]),
@@ -458,7 +484,8 @@ class Overlaps(NamedTuple):
         return cls.of(*(torch.randn(shape, generator=generator) / math.sqrt(dim) for shape in shapes))
 
     def spread(self, name: str, table: Tensor) -> Tensor:
-        """U G V for the coefficients G of a gradient of that name."""
+        """U G V for the coefficients G of a gradient of that name. Raises InputError for a name that is no table."""
+        _check_name(name)
         left, right = {
             "output2": (self.output, self.value),
             "key2": (self.stream, self.stream),
@@ -502,7 +529,7 @@ def gradient_steps(
         Each step after it is made; of several tables at once, one `Step` for each, with the same tables.
 
     Raises:
-        InputError: a name that is no table, or has no rate or no entry in `kept`; sequences of another length.
+        InputError: a name that is no table, or has no finite rate or no entry in `kept`; sequences of another length.
     """
     tables = zero_tables(data, dtype)
     groups = [(group,) if isinstance(group, str) else tuple(group) for group in order]
@@ -511,10 +538,11 @@ def gradient_steps(
             raise InputError(f"order names {name!r}: choose from {', '.join(tables)}")
         if name not in rates or name not in kept:
             raise InputError(f"order names {name!r}: give it a learning rate, and the blocks that are kept of it")
+        finite_number(f"the learning rate of {name}", rates[name])
     residual = None if overlaps is None else overlaps.residual.to(dtype)
     for group in groups:
         seen = examples if isinstance(examples, Examples) else examples()
-        if seen.inputs.shape[1] != data.length or int(seen.inputs.max()) >= data.vocab_size:
+        if seen.inputs.shape[1:] != (data.length,) or int(seen.inputs.max()) >= data.vocab_size:
             raise InputError(f"the examples are not of {data.vocab_size} tokens at {data.length} places: sample anew")
         gradients = {name: gradient(tables, name, seen, residual) for name in group}
         if seen.weights is not None:

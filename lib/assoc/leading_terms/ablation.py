@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.errors import InputError, finite_number
 from assoc.leading_terms.basis import BasisFunctions, attention_and_position
 from assoc.leading_terms.model import AttentionOnlyTransformer
 from assoc.leading_terms.products import mean_loss
@@ -51,6 +51,7 @@ def remove_projection(weight: Tensor, term: Tensor, share: float = 1.0) -> Tenso
     Raises:
         InputError: shapes differ, the term is zero, or a number is not finite.
     """
+    share = finite_number("share", share)
     return (weight.detach().double() - share * projection(weight, term)).to(weight.dtype)
 
 
@@ -116,17 +117,7 @@ def replaced(model: AttentionOnlyTransformer, weights: Mapping[tuple[str, int], 
     Raises:
         InputError: no such weight, or another shape.
     """
-    own: list[tuple[Tensor, Tensor]] = []
-    tensors = model.weights()
-    for (kind, layer), new in weights.items():
-        place = layer if kind == "output" else layer - 1
-        if kind not in tensors or not 0 <= place < len(tensors[kind]):
-            raise InputError(f"the model has no {kind} weight of layer {layer}: layers are 1 to {model.n_layers}")
-        if new.shape != tensors[kind][place].shape:
-            raise InputError(
-                f"the {kind} weight must be {tuple(tensors[kind][place].shape)}; got {tuple(new.shape)}: give it whole"
-            )
-        own.append((tensors[kind][place], new))
+    own = [(_own_weight(model, kind, layer, new), new) for (kind, layer), new in weights.items()]
     kept = [tensor.detach().clone() for tensor, _ in own]
     try:
         with torch.no_grad():
@@ -139,16 +130,31 @@ def replaced(model: AttentionOnlyTransformer, weights: Mapping[tuple[str, int], 
                 tensor.copy_(old)
 
 
+def _own_weight(model: AttentionOnlyTransformer, kind: str, layer: int, other: Tensor) -> Tensor:
+    """The model's weight of this kind and layer, or an InputError if there is none or `other` has another shape."""
+    weights, place = model.weights().get(kind, []), layer if kind == "output" else layer - 1
+    if not 0 <= place < len(weights):
+        raise InputError(f"the model has no {kind} weight of layer {layer}: layers are 1 to {model.n_layers}")
+    if other.shape != weights[place].shape:
+        raise InputError(
+            f"the {kind} weight must be {tuple(weights[place].shape)}; got {tuple(other.shape)}: give it whole"
+        )
+    return weights[place]
+
+
 def loss_without(
     model: AttentionOnlyTransformer,
     inputs: Tensor,
     targets: Tensor,
     removed: Mapping[tuple[str, int], Tensor],
 ) -> float:
-    """Mean cross-entropy when these parts are subtracted from the model's weights; the model stays as it is."""
-    tensors = model.weights()
+    """Mean cross-entropy when these parts are subtracted from the model's weights; the model stays as it is.
+
+    Raises:
+        InputError: no such weight, another shape, or what is left is not finite.
+    """
     left = {
-        (kind, layer): tensors[kind][layer if kind == "output" else layer - 1].detach().double() - part
+        (kind, layer): _own_weight(model, kind, layer, part).detach().double() - part
         for (kind, layer), part in removed.items()
     }
     with replaced(model, left):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from assoc import distributed
+from assoc.checks import check_numbers
 from assoc.errors import InputError, whole_number
 
 CHUNK_ELEMENTS = 1_000_000  # numbers in the largest array of a chunk of sequences: 8 MB in float64, near cache size
@@ -232,6 +233,8 @@ class BigramAndContext(_Accumulator):
         self, vocab_size: int, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
     ) -> None:
         super().__init__(vocab_size)
+        if not dtype.is_floating_point:
+            raise InputError(f"dtype is {dtype}: give torch.float64 or torch.float32")
         self.pairs = torch.zeros(vocab_size, vocab_size, dtype=torch.int32, device=device)
         self.predictions = torch.zeros(vocab_size, vocab_size, dtype=dtype, device=device)
 
@@ -269,6 +272,9 @@ class AttentionAndPosition(_Accumulator):
             corpus add up only if they share it.
         length: T of the longest sequences.
 
+    Raises:
+        InputError: an association that is not (V, V), or not finite; a length below 1.
+
     Attributes:
         attention: sum_i X_i' Q_i X_i, (V, V).
         excess: sum over sequences of g_i[t, m] minus its mean over m' <= t, (T, T); only m <= t counts.
@@ -277,6 +283,9 @@ class AttentionAndPosition(_Accumulator):
     sums = ("attention", "excess")
 
     def __init__(self, association: Tensor, length: int) -> None:
+        check_numbers("association", association, (None, None))
+        if association.shape[0] != association.shape[1]:
+            raise InputError(f"association must be (V, V), words by words; got {tuple(association.shape)}")
         super().__init__(len(association))
         self.association, self.length = association, whole_number("length", length, minimum=1)
         self.attention = torch.zeros_like(association)
@@ -405,7 +414,7 @@ def basis_functions_of_batches(
             sums.add(inputs, targets)
         return sums.over_processes() if over_processes else sums
 
-    device = next((inputs.device for inputs, _ in batches), None)
+    device = next((getattr(inputs, "device", None) for inputs, _ in batches), None)
     return compose(
         filled(BigramAndContext(vocab_size, dtype, device)),
         lambda association: filled(AttentionAndPosition(association, length)),

@@ -66,6 +66,8 @@ def load(path: Path, identity: dict[str, Any], model: AttentionOnlyTransformer) 
         if content["format"] != FORMAT:
             raise InputError(f"it has format {content['format']}, this version reads {FORMAT}")
         found, weights, state = content["identity"], content["weights"], content["state"]
+        if not isinstance(found, dict) or not {"step", "history", "batches"} <= state.keys():
+            raise InputError("it does not hold the state of a run")
     except Exception as error:  # torch, pickle and zipfile have no common class for what is wrong with a file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"'{path}' is not a checkpoint ({reason}): choose another file, or remove it") from error
@@ -75,5 +77,8 @@ def load(path: Path, identity: dict[str, Any], model: AttentionOnlyTransformer) 
             f"'{path}' is the checkpoint of another run (it differs in {', '.join(differing)}): choose another file, "
             "or remove it to start anew"
         )
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except Exception as error:
+        raise InputError(f"'{path}' does not hold the weights of this model: remove it to start anew") from error
     return state

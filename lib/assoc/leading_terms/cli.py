@@ -66,15 +66,15 @@ def _basis(options: argparse.Namespace) -> tuple[list[str], BasisFunctions, floa
 
 def run_basis(options: argparse.Namespace) -> None:
     """Print shape and norm of each tensor, and write them where asked."""
-    if options.output and not options.output.endswith(".npz"):
-        raise InputError(f"--output must end in .npz; got {options.output}")
-    if options.output:
+    if options.output is not None:
+        if not options.output.endswith(".npz"):
+            raise InputError(f"--output must end in .npz; got {options.output!r}")
         check_writable(options.output)
     vocabulary, basis, seconds = _basis(options)
     for name, tensor in basis.items():
         print(f"{name:<19} {'x'.join(map(str, tensor.shape)):>9}   norm {float(tensor.norm()):.4e}")
     print(f"computed in {seconds:.1f} s")
-    if options.output:
+    if options.output is not None:
         buffer = io.BytesIO()
         np.savez(buffer, vocabulary=np.array(vocabulary), **{name: tensor.numpy() for name, tensor in basis.items()})
         print(f"written to {write_atomically(options.output, buffer.getvalue())}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from assoc.corpus import TokenSequences, load_corpus, load_texts
 from assoc.corpus.bpe import bpe_tokenizer
-from assoc.errors import InputError, learning_rate_above_zero, whole_number
+from assoc.errors import InputError, finite_number, learning_rate_above_zero, whole_number
 from assoc.leading_terms.ablation import ablate, every_weight, frequency_terms, remove_projection
 from assoc.leading_terms.basis import BasisFunctions, basis_functions
 from assoc.leading_terms.model import AttentionOnlyTransformer, gaussian_start
@@ -86,7 +86,7 @@ def started_cosines(
 
 def clock(basis: BasisFunctions, n_layers: int) -> float:
     """sqrt(L) |Phi| with the spectral norm: times s eta it is theta, the clock of chapter 3A."""
-    return n_layers**0.5 * float(torch.linalg.matrix_norm(basis.context, ord=2))
+    return whole_number("n_layers", n_layers, minimum=1) ** 0.5 * float(torch.linalg.matrix_norm(basis.context, ord=2))
 
 
 def agreement_under(
@@ -126,6 +126,7 @@ def agreement_under(
     """
     learning_rate_above_zero(learning_rate)
     record_every = whole_number("record_every", record_every, minimum=1)
+    steps = whole_number("steps", steps, minimum=record_every)
     data, others = two_halves(stories(vocab_size, length, tokenizer), n_sequences, seed)
     V = data.vocab_size
     basis, other_basis = (basis_functions(half.inputs, half.targets, V) for half in (data, others))
@@ -191,6 +192,9 @@ def removal_after_training(
         vocab_size: V, for byte pairs the number of tokens that occur.
         frequencies: kind -> cosine of the terms that word frequencies give with the leading terms.
     """
+    theta_step = finite_number("theta_step", theta_step, minimum=0)
+    if not marks or list(marks) != sorted(set(marks)) or marks[0] < 1:
+        raise InputError(f"marks are {list(marks)}: give one or more numbers of steps, ascending, from 1")
     data, _ = two_halves(stories(vocab_size, length, tokenizer), n_sequences, seed)
     V = data.vocab_size
     basis = basis_functions(data.inputs, data.targets, V)

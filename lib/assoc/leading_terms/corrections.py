@@ -122,7 +122,7 @@ def value_corrections(
     c = step_coefficients(steps, 1.0).attention
     B, Phi, D = statistics.bigram, statistics.contexts[1], statistics.frequencies
     s, eta, V, Psi, Z = int(steps), learning_rate_above_zero(learning_rate), len(B), statistics.prefixes, _squares(B)
-    squares, cubes = 2 * comb(s, 3) + comb(s, 2), comb(s, 2) ** 2  # the sums of j^2 and j^3 for j < s
+    squares, cubes = float(2 * comb(s, 3) + comb(s, 2)), float(comb(s, 2) ** 2)  # the sums of j^2 and j^3 for j < s
     value, gram = Phi.T @ B.T, B @ B.T
     layers = torch.zeros_like(B)
     if L > 1:
@@ -207,6 +207,8 @@ def feedback_attention(
     V_l = C(j,2) eta^2 Phi'B'. Exact to first order in W_l for one layer; for more it leaves out what the layers below
     and above add to h and G.
     """
+    n_layers, steps = whole_number("n_layers", n_layers, minimum=1), whole_number("steps", steps, minimum=1)
+    statistics.check(n_layers)
     V = len(statistics.bigram)
     products = [torch.zeros(V, V, dtype=torch.float64) for _ in range(n_layers)]
     for _, (output, values) in zip(

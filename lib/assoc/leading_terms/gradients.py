@@ -42,8 +42,12 @@ def gradients(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor) 
 
     Args:
         inputs, targets: int64 (N, T). Memory grows as N T V: meant for small corpora and for reading.
+
+    Raises:
+        InputError: tokens that do not fit, or weights that are not finite.
     """
     check_tokens(inputs, targets, model.vocab_size)
+    model.check_finite()
     residuals, maps = model.trace(inputs)
     scale = -1 / inputs.numel()
     R = functional.one_hot(targets, model.vocab_size) - (residuals[-1] @ model.output).softmax(dim=-1)

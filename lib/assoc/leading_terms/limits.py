@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from assoc.corpus import TokenSequences, load_corpus
-from assoc.errors import InputError, learning_rate_above_zero, whole_number
+from assoc.errors import InputError, finite_number, learning_rate_above_zero, whole_number
 from assoc.leading_terms.ablation import frequency_terms
 from assoc.leading_terms.basis import BasisFunctions, basis_functions
 from assoc.leading_terms.conditions import all_leading_terms, clock, lowest_cosines
@@ -57,13 +57,16 @@ def descend(
             raise InputError(f"the loss is not finite after {step} steps: lower the learning rate")
         with torch.no_grad():
             for weight in model.parameters():
-                weight -= learning_rate * weight.grad
+                if weight.grad is not None:  # None for weights that somebody froze
+                    weight -= learning_rate * weight.grad
         yield loss
     model.zero_grad(set_to_none=True)
 
 
 def relative_error(weight: Tensor, predicted: Tensor) -> float:
-    """|weight - predicted|/|weight| in Frobenius norm, in float64."""
+    """|weight - predicted|/|weight| in Frobenius norm, in float64. Raises InputError if their shapes differ."""
+    if weight.shape != predicted.shape:
+        raise InputError(f"weight is {tuple(weight.shape)}, predicted {tuple(predicted.shape)}: give both of one shape")
     weight, predicted = weight.detach().double(), predicted.detach().double()
     return float((weight - predicted).norm() / weight.norm())
 
@@ -72,7 +75,12 @@ def time_past(times: Sequence[float], values: Sequence[float | None], level: flo
     """The first time at which values pass a level, linearly between records; None if they never do.
 
     Values that start above the level pass it by falling, others by rising. None among them are skipped.
+
+    Raises:
+        InputError: not one value for each time.
     """
+    if len(times) != len(values):
+        raise InputError(f"{len(times)} times and {len(values)} values: give one value for each time")
     known = [(t, v) for t, v in zip(times, values, strict=True) if v is not None and math.isfinite(v)]
     for (t0, v0), (t1, v1) in pairwise(known):
         if (v0 - level) * (v1 - level) <= 0 and v0 != v1:
@@ -127,6 +135,8 @@ def bounds_point(
     Returns:
         records: for each, steps, time s eta, proved (`bounds_apply`), and `error_table`.
     """
+    if not record_at or min(record_at) < 3:
+        raise InputError(f"record_at is {list(record_at)}: give numbers of steps, each 3 or more")
     data = some_stories(vocab_size, length, n_sequences, seed)
     basis = basis_functions(data.inputs, data.targets, vocab_size)
     model = AttentionOnlyTransformer(vocab_size, length, n_layers, dtype=torch.float64)
@@ -157,7 +167,8 @@ def start_point(
     data = some_stories(vocab_size, length, n_sequences, seed)
     basis = basis_functions(data.inputs, data.targets, vocab_size)
     model = AttentionOnlyTransformer(vocab_size, length, n_layers, dtype=torch.float64)
-    largest = learning_rate**2 / length**2
+    largest = learning_rate_above_zero(learning_rate) ** 2 / length**2
+    scale = finite_number("scale", scale, minimum=0)
     gaussian_start(model, scale * largest, seeded(seed + 1))
     for _ in descend(model, data.inputs, data.targets, learning_rate, steps):
         pass
@@ -198,6 +209,8 @@ def reach_point(
             complete to eta^3 and eta^4, "feedback" with all orders of the feedback (`feedback_descent`).
         errors: relative errors of output and value (worst layer) against "leading", "next order" and "feedback".
     """
+    if dtype not in ("float32", "float64"):
+        raise InputError(f"dtype is {dtype!r}: choose 'float32' or 'float64'")
     data = some_stories(vocab_size, length, n_sequences, seed)
     x, y = data.inputs, data.targets
     basis, statistics = basis_functions(x, y, vocab_size), moments(x, y, vocab_size, max(2, n_layers))

@@ -1,13 +1,13 @@
 """The attention-only transformer of paper A (Definition 3.1), in its plain form."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assoc.errors import InputError, whole_number
+from assoc.checks import MOST_LAYERS
+from assoc.errors import InputError, finite_number, whole_number
 from assoc.leading_terms.basis import check_tokens
+from assoc.leading_terms.theory import LARGEST_EXPONENT
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
@@ -42,13 +42,16 @@ class AttentionOnlyTransformer(nn.Module):
         attention, value: L matrices W_l, V_l (V, V). position: L vectors P_l (T,). output: W_O (V, V).
 
     Raises:
-        InputError: a size below 1.
+        InputError: a size below 1, more than 1,000 layers, or whole numbers as dtype.
     """
 
     def __init__(self, vocab_size: int, length: int, n_layers: int, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
-        for name, size in (("vocab_size", vocab_size), ("length", length), ("n_layers", n_layers)):
+        for name, size in (("vocab_size", vocab_size), ("length", length)):
             whole_number(name, size, minimum=1)
+        whole_number("n_layers", n_layers, minimum=1, maximum=MOST_LAYERS)
+        if not dtype.is_floating_point:
+            raise InputError(f"dtype is {dtype}: give torch.float64 or torch.float32")
         self.vocab_size, self.length, self.n_layers = vocab_size, length, n_layers
 
         def zeros(*shape: int) -> nn.Parameter:
@@ -67,6 +70,12 @@ class AttentionOnlyTransformer(nn.Module):
             raise InputError(f"inputs must be (N, T) with 1 <= T <= {self.length}; got {tuple(inputs.shape)}")
         if inputs.numel() and not 0 <= int(inputs.min()) <= int(inputs.max()) < self.vocab_size:
             raise InputError(f"inputs must hold tokens from 0 to {self.vocab_size - 1}")
+
+    def check_finite(self) -> None:
+        """Raise InputError if a weight is NaN or infinite."""
+        for name, weight in self.named_parameters():
+            if not weight.isfinite().all():
+                raise InputError(f"the model's weights are not finite ({name}): train with a smaller learning rate")
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits F, (N, T, V), of inputs (N, T)."""
@@ -115,11 +124,10 @@ def gaussian_start(
         scale: v; the theorem asks for v <= eta^2/T^2. exponent: xi.
 
     Raises:
-        InputError: v or xi is not a finite number >= 0.
+        InputError: v or xi is not a finite number >= 0, or xi is above 5.
     """
-    for name, number in (("scale", scale), ("exponent", exponent)):
-        if not 0 <= number < math.inf:
-            raise InputError(f"{name} is {number}: give a finite number, 0 or more")
+    scale = finite_number("scale", scale, minimum=0)
+    exponent = finite_number("exponent", exponent, minimum=0, maximum=LARGEST_EXPONENT)
     deviation = scale / model.vocab_size ** (1 + exponent)
     for weight in model.parameters():
         weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) * deviation)

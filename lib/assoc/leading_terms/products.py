@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from assoc.errors import InputError
 from assoc.leading_terms.basis import check_tokens, distinct_tokens, one_hot_slots, prefixes
 from assoc.leading_terms.model import AttentionOnlyTransformer, causal_mask, mean_cross_entropy, position_scores
 
@@ -272,7 +273,11 @@ def best_form(model: AttentionOnlyTransformer, inputs: Tensor) -> Form | None:
 
 
 def loss_and_gradients(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor) -> float:
-    """Mean cross-entropy by the cheapest form; the gradients are left in .grad (previous ones are cleared)."""
+    """Mean cross-entropy by the cheapest form; the gradients are left in .grad (previous ones are cleared).
+
+    Where weights are not finite neither is the loss, which the loops that call this look at. Raises InputError for
+    tokens that do not fit.
+    """
     check_tokens(inputs, targets, model.vocab_size)
     model.check_inputs(inputs)
     model.zero_grad(set_to_none=True)
@@ -288,10 +293,16 @@ def mean_loss(model: AttentionOnlyTransformer, inputs: Tensor, targets: Tensor, 
 
     Args:
         form: how to compute it; default: the cheapest form.
+
+    Raises:
+        InputError: tokens that do not fit, weights that are not finite, or a form for another number of layers.
     """
     check_tokens(inputs, targets, model.vocab_size)
     model.check_inputs(inputs)
+    model.check_finite()
     form = form or best_form(model, inputs)
+    if form is not None and len(form) != model.n_layers:
+        raise InputError(f"form has {len(form)} entries: give one for each of {model.n_layers} layers")
     total = torch.zeros((), dtype=torch.float64, device=inputs.device)
     if form is None:
         size = max(1, CHUNK_ELEMENTS // (inputs.shape[1] * model.vocab_size))

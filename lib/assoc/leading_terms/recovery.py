@@ -13,7 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.checks import check_numbers, check_whole
+from assoc.errors import InputError, finite_number, whole_number
 from assoc.leading_terms.basis import BasisFunctions, check_tokens, context
 
 WORD_CLASSES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -39,8 +40,10 @@ def labelled_words(vocabulary: Sequence[str], classes: Mapping[str, Sequence[str
     """Token numbers and class numbers of the words of `classes` that the vocabulary has, int64 (n,) each.
 
     Raises:
-        InputError: a word is in two classes, or a class keeps fewer than two words.
+        InputError: no classes, a word is in two of them, or one keeps fewer than two words.
     """
+    if not classes:
+        raise InputError("there are no classes: give at least one, of two words or more")
     place = {word: token for token, word in enumerate(vocabulary)}
     words = [(word, label) for label, members in enumerate(classes.values()) for word in members]
     if len({word for word, _ in words}) < len(words):
@@ -89,8 +92,7 @@ def context_against_frequencies(inputs: Tensor, targets: Tensor, vocab_size: int
     """
     phi = context(inputs, targets, vocab_size)
     length = inputs.shape[1]
-    if not 0 <= skip < length:
-        raise InputError(f"skip must be from 0 to {length - 1}, so that a position is left; got {skip}")
+    skip = whole_number("skip", skip, minimum=0, maximum=length - 1)  # so that a position is left
     if skip:
         phi -= context(inputs[:, :skip], targets[:, :skip], vocab_size) * (skip / length)
     return phi - _rank_one_part(inputs, targets, vocab_size, skip)
@@ -141,10 +143,12 @@ def class_agreement(strengths: Tensor, labels: Tensor) -> ClassAgreement:
     Args:
         strengths: (n, n), row i ranks the words j; the diagonal is not looked at. labels: int64 (n,), each of at least
             two words.
+
+    Raises:
+        InputError: sizes that do not fit, strengths that are not finite, or a class of a single word.
     """
     n_words = len(labels)
-    if strengths.shape != (n_words, n_words):
-        raise InputError(f"{n_words} labels need {n_words} x {n_words} strengths; got {tuple(strengths.shape)}")
+    check_numbers("strengths", strengths, (n_words, n_words))
     same = labels[:, None] == labels
     if n_words < 2 or (same.sum(dim=1) < 2).any():
         raise InputError("every class needs at least two words")
@@ -186,7 +190,16 @@ def topical_words(
 
     Returns:
         Token numbers and theme numbers, int64 (n,) each, by token number.
+
+    Raises:
+        InputError: tokens or labels that do not fit, or numbers out of range.
     """
+    vocab_size = whole_number("vocab_size", vocab_size, minimum=1)
+    check_whole("inputs", inputs, (None, None), below=vocab_size)
+    check_whole("labels", labels, (len(inputs),))
+    minimum = whole_number("minimum", minimum, minimum=0)
+    share = finite_number("share", share, minimum=0, maximum=1)
+    per_theme = whole_number("per_theme", per_theme, minimum=0)
     n_themes = int(labels.max()) + 1
     pairs = labels[:, None] * vocab_size + inputs
     counts = pairs.flatten().bincount(minlength=n_themes * vocab_size).view(n_themes, vocab_size)
@@ -207,8 +220,10 @@ def hold_out(labels: Tensor, per_label: int, generator: torch.Generator) -> Tens
     Raises:
         InputError: a label has no more than `per_label` sequences.
     """
+    check_whole("labels", labels, (None,))
+    per_label = whole_number("per_label", per_label, minimum=1)
     smallest = int(labels.unique(return_counts=True)[1].min())
-    if not 0 < per_label < smallest:
+    if per_label >= smallest:
         raise InputError(f"hold out 1 to {smallest - 1} sequences of each label (the rarest has {smallest})")
     order = torch.rand(len(labels), generator=generator).argsort()
     held = torch.zeros(len(labels), dtype=torch.bool)
@@ -218,7 +233,12 @@ def hold_out(labels: Tensor, per_label: int, generator: torch.Generator) -> Tens
 
 
 def word_shares(inputs: Tensor, vocab_size: int) -> Tensor:
-    """Share of each word in each sequence, (N, V) float64: a bag of words; rows sum to 1."""
+    """Share of each word in each sequence, (N, V) float64: a bag of words; rows sum to 1.
+
+    Raises InputError for tokens that are not int64 (N, T) from 0 to V - 1.
+    """
+    vocab_size = whole_number("vocab_size", vocab_size, minimum=1)
+    check_whole("inputs", inputs, (None, None), below=vocab_size)
     ones = torch.ones_like(inputs, dtype=torch.float64)
     return torch.zeros(len(inputs), vocab_size, dtype=torch.float64).scatter_add_(1, inputs, ones) / inputs.shape[1]
 
@@ -228,7 +248,11 @@ def evened(table: Tensor, frequencies: Tensor) -> Tensor:
 
     A word that occurs n times by chance varies by about sqrt(n). So scaled, every word adds as much noise to the
     average over a story as any other; without it, the few most frequent words drown the rest.
+
+    Raises InputError for sizes that differ, or numbers that are not finite.
     """
+    check_numbers("table", table, (None, None))
+    check_numbers("frequencies", frequencies, (len(table),))
     lengths = table.norm(dim=1) * frequencies.sqrt()
     return torch.where(lengths[:, None] > 0, table / lengths[:, None], 0.0)
 
@@ -243,10 +267,13 @@ def theme_ranks(training: Tensor, training_labels: Tensor, held_out: Tensor, lab
         training: one row a story, (N, K). training_labels: int64 (N,). held_out: (n, K). labels: int64 (n,).
 
     Raises:
-        InputError: widths differ, or a theme of a held-out story has no training story.
+        InputError: sizes that do not fit, numbers that are not finite, or a theme of a held-out story has no training
+            story.
     """
-    if training.shape[1] != held_out.shape[1]:
-        raise InputError(f"training vectors have {training.shape[1]} entries, held-out vectors {held_out.shape[1]}")
+    check_numbers("training", training, (None, None))
+    check_numbers("held_out", held_out, (None, training.shape[1]), dtype=training.dtype)
+    check_whole("training_labels", training_labels, (len(training),))
+    check_whole("labels", labels, (len(held_out),))
     themes, slots = training_labels.unique(return_inverse=True)
     slot = torch.searchsorted(themes, labels).clamp(max=len(themes) - 1)
     if not torch.equal(themes[slot], labels):
@@ -263,7 +290,12 @@ def theme_ranks(training: Tensor, training_labels: Tensor, held_out: Tensor, lab
 
 
 def shuffle_words(inputs: Tensor, targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The same sequences with the T + 1 tokens of each in a random order of its own: (inputs, targets), (N, T)."""
+    """The same sequences with the T + 1 tokens of each in a random order of its own: (inputs, targets), (N, T).
+
+    Raises InputError for inputs and targets that are not int64 (N, T) both.
+    """
+    check_whole("inputs", inputs, (None, None))
+    check_whole("targets", targets, inputs.shape)
     tokens = torch.cat([inputs, targets[:, -1:]], dim=1)
     tokens = tokens.gather(1, torch.rand(tokens.shape, generator=generator).argsort(dim=1))
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

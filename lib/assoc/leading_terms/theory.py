@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from assoc.errors import learning_rate_above_zero, whole_number
+from assoc.errors import finite_number, learning_rate_above_zero, whole_number
 from assoc.leading_terms.basis import BasisFunctions
 
+LARGEST_EXPONENT = 5  # xi of Theorem D.13; powers of larger ones leave the range of floating-point numbers
 KINDS = ("output", "value", "attention", "position")  # the four kinds of weight, in the order in which they are learned
 
 
@@ -94,6 +95,7 @@ def bounds_below_terms(basis: BasisFunctions, steps: int, length: int, n_layers:
 def gaussian_start_probability(vocab_size: int, n_layers: int, exponent: float = 0.0) -> float:
     """1 - (3 L + 1)(exp(-V^(1 + 2 xi)/4) + exp(-V^(2 + 2 xi)/4)): how surely Theorem D.13 has its bounds hold."""
     V, L = whole_number("vocab_size", vocab_size, minimum=1), whole_number("n_layers", n_layers, minimum=1)
+    exponent = finite_number("exponent", exponent, minimum=0, maximum=LARGEST_EXPONENT)
     return 1 - (3 * L + 1) * (exp(-(V ** (1 + 2 * exponent)) / 4) + exp(-(V ** (2 + 2 * exponent)) / 4))
 
 
@@ -105,6 +107,7 @@ def gaussian_bounds_apply(
 
     Its conditions are those of `bounds_apply`, v <= eta^2/T^2, T <= V and eta >= 1/T.
     """
+    scale = finite_number("scale", scale, minimum=0)
     return (
         bounds_apply(steps, learning_rate, length, vocab_size, n_layers)
         and scale <= learning_rate**2 / length**2

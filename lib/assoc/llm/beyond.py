@@ -16,12 +16,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from assoc.checks import check_numbers, check_whole
 from assoc.errors import InputError, whole_number
 from assoc.llm.covariance import centre_rows, prepare_term
 
 
 def residual_features(residuals: Tensor) -> Tensor:
-    """C with C C' = cov(residuals) up to a factor: residuals (n, d) minus each row's mean, (n, d) float64."""
+    """C with C C' = cov(residuals) up to a factor: residuals (n, d) minus each row's mean, (n, d) float64.
+
+    Raises InputError for anything but a table of finite numbers.
+    """
+    check_numbers("residuals", residuals, (None, None))
     return centre_rows(residuals)
 
 
@@ -30,13 +35,22 @@ def score_features(embeddings: Tensor, query_key: Tensor) -> Tensor:
 
     The scores minus their rows' means are E A Ec', with Ec = E minus its mean over tokens. With Ec = Z R, where the
     columns of Z are orthonormal, E A R' has the same covariance.
+
+    Raises InputError for shapes that do not fit, or numbers that are not finite.
     """
+    check_numbers("embeddings", embeddings, (None, None))
+    check_numbers("query_key", query_key, (embeddings.shape[1], embeddings.shape[1]))
     E, A = embeddings.detach().double(), query_key.detach().double()
     return E @ A @ torch.linalg.qr(E - E.mean(dim=0), mode="r").R.T
 
 
 def minus_group_means(features: Tensor, groups: Tensor) -> Tensor:
-    """Features (n, k) minus the mean over the tokens of the same group; groups int64 (n,), counted from 0."""
+    """Features (n, k) minus the mean over the tokens of the same group; groups int64 (n,), counted from 0.
+
+    Raises InputError for shapes that do not fit, or numbers that are not finite.
+    """
+    check_numbers("features", features, (None, None))
+    check_whole("groups", groups, (len(features),))
     sums = features.new_zeros(int(groups.max()) + 1, features.shape[1]).index_add_(0, groups, features)
     return features - (sums / groups.bincount()[:, None].clamp_min(1))[groups]
 
@@ -72,10 +86,11 @@ class Yardstick:
     groups: Tensor | None = None
 
     def cosine(self, features: Tensor) -> float:
-        """|C'D|^2/(|C C'| |D D'|), 0 to 1, for C (n, k) minus the means of its groups; nan if C is zero."""
-        if len(features) != len(self.features):
-            raise InputError(f"{len(features)} rows of features but a statistic over {len(self.features)} tokens")
-        C = features if self.groups is None else minus_group_means(features, self.groups)
+        """|C'D|^2/(|C C'| |D D'|), 0 to 1, for C (n, k) minus the means of its groups; nan if C is zero.
+
+        Raises InputError for another number of rows, or features that are not finite and float64.
+        """
+        C = self._centred(features)
         norm = float((C.T @ C).norm()) * self.norm
         return float((C.T @ self.features).square().sum()) / norm if norm else math.nan
 
@@ -83,15 +98,21 @@ class Yardstick:
         """What `cosine` is on average if the statistic's tokens are shuffled (within the whole, not within groups).
 
         Over all permutations of n tokens <G, pi H pi'> is on average tr G tr H/n + g h/(n (n - 1)), where g and h are
-        the sums of what lies off the diagonals of G = C C' and H = D D'.
+        the sums of what lies off the diagonals of G = C C' and H = D D'. Raises InputError as `cosine`.
         """
-        C = features if self.groups is None else minus_group_means(features, self.groups)
+        C = self._centred(features)
         n, D = len(C), self.features
+        if n < 2:
+            raise InputError("a single token cannot be shuffled: give features of at least two")
         traces = [float(M.square().sum()) for M in (C, D)]
         others = [float(M.sum(dim=0).square().sum()) - trace for M, trace in zip((C, D), traces, strict=True)]
         norm = float((C.T @ C).norm()) * self.norm
         average = traces[0] * traces[1] / n + others[0] * others[1] / (n * (n - 1))
         return average / norm if norm else math.nan
+
+    def _centred(self, features: Tensor) -> Tensor:
+        check_numbers("features", features, (len(self.features), None), dtype=self.features.dtype)
+        return features if self.groups is None else minus_group_means(features, self.groups)
 
 
 def yardstick(statistic: Tensor, groups: Tensor | None = None) -> Yardstick:
@@ -111,11 +132,13 @@ def yardstick(statistic: Tensor, groups: Tensor | None = None) -> Yardstick:
 
 def all_tokens(n: int) -> Tensor:
     """One group of all n tokens: a yardstick with it does not see what all of them share."""
-    return torch.zeros(n, dtype=torch.int64)
+    return torch.zeros(whole_number("n", n, minimum=1), dtype=torch.int64)
 
 
 def shared_cosine(features: Tensor) -> float:
-    """Cosine of C C' with 1 1': |sum of C's rows|^2/(n |C C'|), 1 if all tokens have the same features."""
+    """Cosine of C C' with 1 1': |sum of C's rows|^2/(n |C C'|), 1 if all tokens have the same features; nan if C is
+    zero. Raises InputError for anything but a table of finite numbers."""
+    check_numbers("features", features, (None, None))
     norm = float((features.T @ features).norm())
     return float(features.sum(dim=0).square().sum()) / (len(features) * norm) if norm else math.nan
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from assoc.checks import MOST_LAYERS
 from assoc.corpus import load_texts
 from assoc.errors import InputError, whole_number
 from assoc.induction.alignment import before_updates, previous_by_position, signal_of
@@ -70,7 +71,8 @@ class SmallTransformer(TokenModel):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(vocab_size, length, dim)
-        n_layers, n_heads = whole_number("n_layers", n_layers, minimum=1), whole_number("n_heads", n_heads, minimum=1)
+        n_layers = whole_number("n_layers", n_layers, minimum=1, maximum=MOST_LAYERS)
+        n_heads = whole_number("n_heads", n_heads, minimum=1)
         if self.dim % n_heads or (self.dim // n_heads) % 2:
             raise InputError(f"n_heads is {n_heads}: give a number that splits dim, {dim}, into even parts")
         if positions not in _FAMILIES:
@@ -84,7 +86,7 @@ class SmallTransformer(TokenModel):
 
     def trace(self, inputs: Tensor, at: Tensor | None = None) -> Trace:
         """Logits and the attention maps (B, heads, T, T) of every layer; arguments as for `forward`."""
-        self.check_inputs(inputs)
+        self.check_inputs(inputs, at)
         result = self.network(inputs, output_attentions=True, use_cache=False)
         return Trace(result.logits if at is None else result.logits[at], tuple(result.attentions))
 
@@ -185,7 +187,12 @@ def stored_pairs(name: str, table: Tensor) -> tuple[Tensor, Tensor]:
     """The rows of a memory's table that store a pair, and the column of each pair, int64 (n,) each.
 
     "output2", "key2": (v, v) for all tokens. "key1": (t, t - 1) for t = 2 .. T, or distance 1 of the only row.
+
+    Raises:
+        InputError: no such memory.
     """
+    if name not in MEMORIES:
+        raise InputError(f"there is no memory {name!r}: choose from {', '.join(MEMORIES)}")
     n_rows = len(table)
     if name != "key1":
         return torch.arange(n_rows), torch.arange(n_rows)

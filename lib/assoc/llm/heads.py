@@ -5,6 +5,7 @@ head that helps there is an induction head, and the loss on the second copy, aga
 gains from its context. Layers and heads are counted from 0; `model` is a `LanguageModel` throughout.
 """
 
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from assoc.checks import check_numbers, check_whole
 from assoc.errors import InputError, whole_number
 from assoc.llm.models import LanguageModel
 
@@ -69,12 +71,22 @@ def induction_score(attention: Tensor) -> Tensor:
 
 
 def previous_token_score(attention: Tensor) -> Tensor:
-    """Mean attention from t to t - 1 over all t but the first, of maps (..., T, T): (...)."""
+    """Mean attention from t to t - 1 over all t but the first, of maps (..., T, T): (...).
+
+    Raises InputError for other shapes, or a single position.
+    """
+    if attention.ndim < 2 or attention.shape[-1] != attention.shape[-2] or attention.shape[-1] < 2:
+        raise InputError(f"attention must be (..., T, T) with T >= 2; got {tuple(attention.shape)}")
     return attention.diagonal(-1, -2, -1).mean(-1)
 
 
 def next_token_losses(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Cross-entropy of each next token in nats, (B, T - 1), of logits (B, T, V) on tokens (B, T)."""
+    """Cross-entropy of each next token in nats, (B, T - 1), of logits (B, T, V) on tokens (B, T).
+
+    Raises InputError for shapes that do not fit, or logits that are not finite.
+    """
+    check_numbers("logits", logits, (None, None, None))
+    check_whole("tokens", tokens, tuple(logits.shape[:2]), below=logits.shape[2])
     return functional.cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
 
 
@@ -94,7 +106,9 @@ class CopyLosses(NamedTuple):
 
 
 def copy_losses(losses: Tensor) -> CopyLosses:
-    """`next_token_losses` (B, 2L - 1) of repeated blocks, as means over their two copies."""
+    """`next_token_losses` (B, 2L - 1) of repeated blocks, as means over their two copies. InputError for others."""
+    if losses.ndim != 2 or losses.shape[1] < 3 or losses.shape[1] % 2 == 0:
+        raise InputError(f"losses must be (B, 2L - 1) of blocks of L >= 2; got {tuple(losses.shape)}")
     length = (losses.shape[1] + 1) // 2
     return CopyLosses(losses[:, : length - 1].mean(1), losses[:, length:].mean(1))
 
@@ -113,7 +127,12 @@ class HeadScores:
     losses: Tensor
 
     def best(self, score: str, n_heads: int) -> list[HeadName]:
-        """The heads of the highest mean "induction" or "previous_token" score, the best first."""
+        """The heads of the highest mean "induction" or "previous_token" score, the best first.
+
+        Raises InputError for another score, or more heads than there are.
+        """
+        if score not in ("induction", "previous_token"):
+            raise InputError(f"there is no score {score!r}: choose induction or previous_token")
         return best_heads(getattr(self, score).mean(0), n_heads)
 
 
@@ -124,6 +143,7 @@ def best_heads(scores: Tensor, n_heads: int) -> list[HeadName]:
         InputError: more heads than there are.
     """
     n_heads = whole_number("n_heads", n_heads, minimum=0)
+    check_numbers("scores", scores, (None, None))
     if n_heads > scores.numel():
         raise InputError(f"there are {scores.numel()} heads, not {n_heads}: ask for fewer")
     flat = scores.flatten().argsort(descending=True, stable=True)[:n_heads]
@@ -160,9 +180,10 @@ def sequence_losses(model: LanguageModel, tokens: Tensor) -> Tensor:
 
 
 def attention_of(model: LanguageModel, tokens: Tensor, heads: Sequence[HeadName]) -> Tensor:
-    """Attention maps of some heads on tokens (B, T): (B, len(heads), T, T)."""
+    """Attention maps of some heads on tokens (B, T): (B, len(heads), T, T). InputError without heads, or for others."""
     _check_tokens(model, tokens)
-    _by_layer(model, heads)
+    if not _by_layer(model, heads):
+        raise InputError("there are no heads to look at: give at least one (layer, head)")
     with torch.no_grad():
         maps = model.model(tokens, output_attentions=True, use_cache=False).attentions
     return torch.stack([maps[layer][:, head] for layer, head in heads], 1)
@@ -182,9 +203,11 @@ def ablated(model: LanguageModel, heads: Sequence[HeadName], means: Tensor | Non
         means: of `head_means`, (layers, heads, k), instead of zero.
 
     Raises:
-        InputError: a head that the model does not have.
+        InputError: a head that the model does not have, or means of another shape.
     """
     chosen = _by_layer(model, heads)
+    if means is not None:
+        check_numbers("means", means, (model.n_layers, model.n_heads, model.head_dim))
     with ExitStack() as hooks:
         for layer, of_layer in chosen.items():
             values = torch.zeros(len(of_layer), model.head_dim) if means is None else means[layer, of_layer]
@@ -283,9 +306,9 @@ def copying(model: LanguageModel, layer: int, tokens: Tensor, residuals: Tensor 
     Raises:
         InputError: no tokens of this model, or residuals of another shape.
     """
-    _check_known(model, tokens)
-    if residuals is not None and residuals.shape != (len(tokens), model.dim):
-        raise InputError(f"residuals must be ({len(tokens)}, {model.dim}), a row a token; got {tuple(residuals.shape)}")
+    check_whole("tokens", tokens, (None,), below=model.vocab_size)
+    if residuals is not None:
+        check_numbers("residuals", residuals, (len(tokens), model.dim), dtype=model.embedding.dtype)
     heads, norm = model.heads(layer), model.attention_norm(layer)
     entering = through_gain(model.embedding[tokens], norm) if residuals is None else norm(residuals)
     rank, top = torch.zeros(model.n_heads), torch.zeros(model.n_heads)
@@ -345,9 +368,14 @@ def composition_recall(model: LanguageModel, tokens: Tensor, head: HeadName) -> 
         tokens: `repeated_blocks` (B, 2L).
 
     Raises:
-        InputError: no such head, or none below it.
+        InputError: no such head, none below it, or no repeated blocks.
     """
     _by_layer(model, [head])
+    _check_tokens(model, tokens)
+    if tokens.shape[1] % 2 or tokens.shape[1] < 4:
+        raise InputError(
+            f"the sequences have {tokens.shape[1]} tokens: give blocks of at least 2 that are repeated once"
+        )
     layer, number = head
     if layer == 0:
         raise InputError("heads of layer 0 have none below them: give one of a higher layer")
@@ -394,7 +422,11 @@ def distance_scores(model: LanguageModel, tokens: Tensor) -> Tensor:
 
 
 def attention_by_distance(scores: Tensor) -> Tensor:
-    """Causal attention (..., T, T) by distance alone, of scores (..., T): a[t, s] = softmax over s of scores[t - s]."""
+    """Causal attention (..., T, T) by distance alone, of scores (..., T): a[t, s] = softmax over s of scores[t - s].
+
+    Raises InputError for scores that are no finite floating-point numbers.
+    """
+    check_numbers("scores", scores, (None,) * scores.ndim)
     length = scores.shape[-1]
     distance = torch.arange(length)[:, None] - torch.arange(length)
     return scores[..., distance.clamp(min=0)].masked_fill(distance < 0, -torch.inf).softmax(-1)
@@ -440,13 +472,17 @@ def position_scores(model: LanguageModel, layer: int = 0) -> Tensor:
 def _by_layer(model: LanguageModel, heads: Sequence[HeadName]) -> dict[int, list[int]]:
     """Layer -> its heads among these; InputError for a head that is not there."""
     chosen: dict[int, list[int]] = {}
-    for layer, head in heads:
+    for name in heads:
+        try:
+            layer, head = map(operator.index, name)
+        except (TypeError, ValueError):
+            raise InputError(f"a head is {name!r}: give (layer, head), two whole numbers") from None
         if not (0 <= layer < model.n_layers and 0 <= head < model.n_heads):
             raise InputError(
                 f"{model.name} has no head {layer}.{head}: layers go from 0 to {model.n_layers - 1}, heads to "
                 f"{model.n_heads - 1}"
             )
-        chosen.setdefault(int(layer), []).append(int(head))
+        chosen.setdefault(layer, []).append(head)
     return chosen
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 REASON_LENGTH = 160  # of what the library says, in messages
+LONGEST_NAME = 1000  # of a model: more than any path or name of the hub
 TOKENS_AT_ONCE = 512  # of one pass through a layer: keeps its MLP's activations near 16 MB at d = 2048
 
 
@@ -190,11 +191,6 @@ class LanguageModel:
         head = self._head(head)
         return heads.query[head] @ heads.key[head].T
 
-    def query_keys(self, layer: int) -> Tensor:
-        """W_Q W_K' of every head of a layer, (H, d, d)."""
-        heads = self.heads(layer)
-        return heads.query @ heads.key.transpose(1, 2)
-
     def mean_query_key(self, layer: int) -> Tensor:
         """The mean of W_Q W_K' over the heads of a layer, (d, d): A_emb of paper A (Section 5.2)."""
         heads = self.heads(layer)
@@ -333,6 +329,10 @@ def load_model(source: str | Path, *, revision: str | None = None, dtype: torch.
         InputError: nothing there; not a causal language model, or of another family; weights missing or not finite;
             the hub, or the library for GGUF files, can't be reached.
     """
+    if not str(source).strip() or len(str(source)) > LONGEST_NAME:
+        raise InputError(
+            f"no model has the name '{str(source)[:80]}': give a folder, a .gguf file or a name of the hub"
+        )
     path = Path(source)
     name = f"{source}" if revision is None else f"{source} at {revision}"
     with _quiet_library():

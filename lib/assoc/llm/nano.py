@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from assoc.checks import MOST_LAYERS
 from assoc.corpus import TokenSequences, load_corpus, load_texts
-from assoc.errors import InputError, whole_number
+from assoc.errors import InputError, learning_rate_above_zero, whole_number
 from assoc.leading_terms.basis import BasisFunctions, basis_functions, check_tokens
 from assoc.llm.beyond import (
     Yardstick,
@@ -151,6 +152,7 @@ def train_nano(
     Raises:
         InputError: sizes that do not fit, or a loss that is not finite.
     """
+    _check(settings)
     check_tokens(inputs, targets, settings.vocab_size)
     kept = checkpoint_steps(steps)
     if settings.batch_size > len(inputs):
@@ -197,6 +199,8 @@ def _frozen_copy(model: nn.Module, step: int) -> LanguageModel:
 
 
 def _check(settings: NanoSettings) -> None:
+    learning_rate_above_zero(settings.learning_rate)
+    whole_number("n_layers", settings.n_layers, minimum=1, maximum=MOST_LAYERS)
     for name, value in asdict(settings).items():
         if name != "learning_rate":
             whole_number(name, value, minimum=2 if name in ("vocab_size", "length") else 1)
@@ -373,7 +377,8 @@ def position_point(model: str, n_tokens: int, seed: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def positions_compared(model: LanguageModel, n_tokens: int, generator: torch.Generator) -> dict[str, Any]:
-    """What `position_point` returns, of a model at hand."""
+    """What `position_point` returns, of a model at hand. Raises InputError for more tokens than it has others."""
+    n_tokens = whole_number("n_tokens", n_tokens, minimum=1, maximum=model.vocab_size - 1)
     tokens = torch.randperm(model.vocab_size, generator=generator)[: n_tokens + 1]
     found = {}
     for name, sequences in (

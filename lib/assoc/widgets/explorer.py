@@ -106,6 +106,9 @@ class Explorer(VBox):
         legend: HTML that all pictures share.
         live: made by `live_box`, for a notebook with a kernel.
 
+    Raises:
+        InputError: no controls.
+
     Attributes:
         frames: labels of the controls' values, in the controls' order -> picture.
         links: one per stack, control index -> stack index.
@@ -120,6 +123,8 @@ class Explorer(VBox):
         legend: str = "",
         live: Sequence[Box] = (),
     ) -> None:
+        if not controls:
+            raise InputError(f"{title} has no controls: give at least one, made by choice or slider")
         self.title, self.controls, self.links = title, tuple(controls), []
         combinations = product(*(control.options for control in controls))
         self.frames = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 from assoc.figures import PALETTE
 from assoc.leading_terms.theory import KINDS
 from assoc.leading_terms.training import TrainingHistory
@@ -22,7 +22,7 @@ def agreement_tables(history: TrainingHistory, at_most: int = 16) -> tuple[dict[
     """
     if not history.agreements:
         raise InputError("this history compares no weights with leading terms: pass basis= to train")
-    records = chosen_records(len(history.steps), at_most)
+    records = chosen_records(len(history.steps), whole_number("at_most", at_most, minimum=1))
     layers = {kind: [layer for name, layer in history.weights() if name == kind] for kind in KINDS}
     tables = {
         kind: torch.tensor([history.cosines(kind, layer) for layer in layers[kind]], dtype=torch.float64)[:, records]
@@ -99,10 +99,13 @@ def layer_by_checkpoint(
         limits: the ends of the colour scale, of all tables. Default: 0 and 1, or further if the numbers are.
 
     Raises:
-        InputError: no tables, shapes that do not fit the labels, or numbers that are infinite.
+        InputError: no tables or checkpoints, shapes that do not fit the labels, numbers that are infinite, or limits
+            that are not two ascending numbers.
     """
-    if not tables:
-        raise InputError("there are no tables to choose from: give at least one")
+    if not tables or not checkpoints:
+        raise InputError("there are no tables to choose from: give at least one, with a checkpoint")
+    if limits is not None and not -math.inf < limits[0] < limits[1] < math.inf:
+        raise InputError(f"limits are {limits}: give two finite numbers, the smaller one first")
     tables = {name: torch.as_tensor(values).detach().double().cpu() for name, values in tables.items()}
     labels = [str(checkpoint) for checkpoint in checkpoints]
     n_layers = max((len(values) for values in tables.values() if values.ndim), default=0)

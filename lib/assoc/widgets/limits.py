@@ -47,10 +47,11 @@ def limits_explorer(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Explorer
         runs: name of a model -> its records (see `limits_picture`), with the same training times for all models.
 
     Raises:
-        InputError: no runs, or training times that differ between them.
+        InputError: no runs or records, training times that differ between runs, or numbers of which none lies above 0,
+            or that are infinite.
     """
-    if not runs:
-        raise InputError("there are no runs to choose from: give at least one")
+    if not runs or not all(runs.values()):
+        raise InputError("there are no runs to choose from: give at least one, with a record")
     times = [[record["time"] for record in records] for records in runs.values()]
     if any(other != times[0] for other in times):
         raise InputError("the runs must have the same training times")
@@ -61,7 +62,9 @@ def limits_explorer(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Explorer
         for kind in KINDS
         for name in QUANTITIES
     ]
-    logarithms = [math.log10(number) for number in numbers if number > 0]
+    logarithms = [math.log10(number) for number in numbers if 0 < number < math.inf]
+    if not logarithms or math.inf in numbers:
+        raise InputError("errors, terms and bounds must be finite, and some of them above 0: look at the runs")
     low, high = math.floor(min(logarithms)), math.ceil(max(logarithms))
     return Explorer(
         "Errors and bounds",

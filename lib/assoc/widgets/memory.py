@@ -81,8 +81,8 @@ def memory_capacity(
     for name, values in (("pairs", pairs), ("dims", dims)):
         for value in values:
             whole_number(name, value, minimum=1)
-        if list(values) != sorted(set(values)):
-            raise InputError(f"{name} must ascend; got {list(values)}")
+        if len(values) < 2 or list(values) != sorted(set(values)):
+            raise InputError(f"{name} must be two or more numbers that ascend; got {list(values)}")
     recall = capacity_table(pairs, dims, generator, n_repeats)
 
     def measure(n: int, d: int) -> str:

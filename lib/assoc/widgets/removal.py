@@ -12,6 +12,7 @@ from assoc.errors import InputError
 from assoc.leading_terms.ablation import every_weight, frequency_terms, loss_without, parts, replaced
 from assoc.leading_terms.basis import BasisFunctions
 from assoc.leading_terms.model import AttentionOnlyTransformer
+from assoc.seeds import seeded
 from assoc.widgets.explorer import Explorer, choice, live_box, slider
 from assoc.widgets.pictures import Mark, bar, legend, line_chart, marks, panes, table
 
@@ -114,10 +115,13 @@ def removal_explorer(
         seed: of the random directions.
 
     Raises:
-        InputError: an empty sentence, one longer than the model reads, or a word outside the vocabulary.
+        InputError: an empty sentence, one longer than the model reads, or a word outside the vocabulary; a vocabulary
+            of another size than the model's; a seed out of range.
     """
+    if len(vocabulary) != model.vocab_size:
+        raise InputError(f"the vocabulary has {len(vocabulary)} words, the model {model.vocab_size}: give its own")
     tokens_of_sentence(sentence, vocabulary, model.length)  # bad input is told before the work
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     by_frequency = frequency_terms(basis, inputs, targets)
     weights = every_weight(model)
     taken = {

@@ -36,11 +36,15 @@ def run_picture(
         name: of the run. at: a step to mark with a line, which is called at_name.
     """
     steps = curve(run, "probed")
+    if at is not None and at not in steps:
+        raise InputError(f"step {at} of {name} was not probed: choose one of {steps}")
     marked = f", {at_name} at step {at}" if at is not None else ""
     looks = curve_marks(panels)
     charts, rows = [], []
     for panel in panels:
         found = {key: curve(run, key) for key in panel.curves}
+        if not steps or any(len(values) != len(steps) for values in found.values()):
+            raise InputError(f"{name}: a curve of {panel.name} has not one number for each of {len(steps)} steps")
         ends = ", ".join(f"{panel.curves[key]} {values[-1]:.2f}" for key, values in found.items())
         charts.append(
             line_chart(
@@ -90,7 +94,8 @@ def compare_runs(
         at: condition -> a step to mark, which must be one of those probed. at_name: what happens there.
 
     Raises:
-        InputError: no runs, conditions with different seeds, or a curve that a run does not have.
+        InputError: no runs, conditions with different seeds, a curve that a run does not have or that is not as long as
+            its steps, or a step to mark that was not probed.
     """
     if not runs or not panels:
         raise InputError("there is nothing to compare: give at least one condition and one panel")
