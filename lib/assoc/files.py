@@ -14,12 +14,14 @@ def check_writable(path: str | Path) -> Path:
     """The path, or an InputError before any work is done if no file can be written there. Leaves nothing behind."""
     path = Path(path)
     try:
+        if "\0" in str(path):
+            raise ValueError("its name holds a zero byte")
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         # Folders that are still missing are made when there is something to write.
         with tempfile.TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())):
             pass
-    except (OSError, ValueError) as error:  # ValueError: a zero byte
+    except (OSError, ValueError) as error:
         raise _cannot_write(path, error) from error
     return path
 

@@ -4,6 +4,7 @@ The claims are data (`book/claims.yml`). A chapter enters what it measured with 
 cell's output, where the ledger's page and the tests find it. So no number of the ledger is typed.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -91,13 +92,13 @@ def load_claims(path: str | Path = "claims.yml") -> dict[str, Claim]:
     try:
         rows = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         claims = [Claim(**row) for row in rows]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, TypeError) as error:
         raise InputError(f"cannot read claims from '{path}': {error}") from error
     for claim in claims:
         for name, value in vars(claim).items():
             if name in ("low", "high"):
-                if value is not None and not _is_number(value):
-                    raise InputError(f"claim {claim.id}: {name} is {value!r}; give a number")
+                if value is not None and not (_is_number(value) and math.isfinite(value)):
+                    raise InputError(f"claim {claim.id}: {name} is {value!r}; give a finite number")
             elif not _is_line(value):
                 raise InputError(f"claim {claim.id}: {name} is {value!r}; give one line of text, in quotes")
         if claim.says not in SAYS or claim.verdict not in VERDICTS or claim.paper not in PAPERS:
@@ -106,6 +107,8 @@ def load_claims(path: str | Path = "claims.yml") -> dict[str, Claim]:
             raise InputError(f"claim {claim.id}: give low, high and what is measured, or none of them")
         if claim.low is not None and claim.low > claim.high:
             raise InputError(f"claim {claim.id}: low is {claim.low}, high {claim.high}; give the smaller one first")
+        if not _is_format(claim.digits):
+            raise InputError(f"claim {claim.id}: digits is {claim.digits!r}; give the format of a number, such as .3g")
         if claim.answer and not claim.chapter:
             raise InputError(f"claim {claim.id}: an answer needs the chapter that explains it")
     if len({claim.id for claim in claims}) != len(claims):
@@ -115,6 +118,13 @@ def load_claims(path: str | Path = "claims.yml") -> dict[str, Claim]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_format(digits: str) -> bool:
+    try:
+        return bool(f"{1.0:{digits}}")
+    except ValueError:
+        return False
 
 
 def _is_line(value: object) -> bool:
@@ -160,7 +170,7 @@ def enter(entries: Mapping[str, tuple[float | None, str] | tuple[float | None, s
     claims = load_claims()
     try:
         made = {name: entry if isinstance(entry, Entry) else Entry(*entry) for name, entry in entries.items()}
-    except TypeError:
+    except (TypeError, AttributeError):
         raise InputError("an entry of the ledger is (number or None, verdict) or (number, verdict, remark)") from None
     for name, entry in made.items():
         if name not in claims:
