@@ -54,7 +54,9 @@ def test_a_chapter_says_the_same_with_another_number_of_threads(
     monkeypatch.setenv("OMP_NUM_THREADS", "1" if torch.get_num_threads() > 1 else "2")
     notebooks.prepare_kernels()
     notebooks.execute(source)
-    assert texts(source.with_suffix(".ipynb")) == texts(notebooks.BOOK / f"{name}.ipynb")
+    committed = texts(notebooks.BOOK / f"{name}.ipynb")
+    assert sum(map(bool, committed)) >= 5
+    assert texts(source.with_suffix(".ipynb")) == committed
 
 
 # --- training

@@ -83,6 +83,17 @@ def run(command: list[str], project: Path, **environment: str) -> subprocess.Com
     )
 
 
+def test_where_the_network_cannot_be_cut_tests_say_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no program unshare" in offline.prefix()[1]
+    (tmp_path / "unshare").write_text("#!/bin/sh\necho 'unshare failed: Operation not permitted' >&2; exit 1\n")
+    (tmp_path / "unshare").chmod(0o755)
+    assert offline.prefix() == (
+        [],
+        "the kernel does not let the network be cut: unshare failed: Operation not permitted",
+    )
+
+
 def test_the_cut_is_real(cut: list[str], project: Path) -> None:
     code = f"""
 import socket
