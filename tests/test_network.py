@@ -16,6 +16,8 @@ import pytest
 import assets
 import notebooks
 import offline
+from assoc.errors import InputError
+from assoc.llm import load_model
 from test_book import missing_pages
 from test_determinism import texts
 
@@ -47,6 +49,20 @@ def test_a_test_that_wants_the_network_fails_at_once(reach: object) -> None:
 def test_the_machine_itself_can_be_reached(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
         assert near.getpeername() == server.getsockname()
+
+
+def test_reading_a_model_asks_the_hub_nothing_but_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's library would fetch a list first by which it tells who is using it, even for files at hand."""
+    from huggingface_hub.utils import _headers
+
+    asked = []
+    monkeypatch.setattr(_headers, "detect_agent", lambda: asked.append("who"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    with pytest.raises(InputError, match="hub gave no"):
+        load_model("nobody/no-model")
+    assert asked == []
+    _headers.build_hf_headers()
+    assert asked  # outside, the library is as it was
 
 
 # --- with the network really cut, for everything that the command starts

@@ -355,16 +355,22 @@ def load_model(source: str | Path, *, revision: str | None = None, dtype: torch.
 
 @contextlib.contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Without the library's own bars and warnings: what matters of them is checked and raised here."""
+    """Without the library's own bars and warnings: what matters of them is checked and raised here.
+
+    And without its telemetry, for which it asks the hub even where it was told to read files at hand alone.
+    """
+    from huggingface_hub import constants
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    telemetry_off, constants.HF_HUB_DISABLE_TELEMETRY = constants.HF_HUB_DISABLE_TELEMETRY, True
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
+        constants.HF_HUB_DISABLE_TELEMETRY = telemetry_off
         if bars:
             logging.enable_progress_bar()
 
