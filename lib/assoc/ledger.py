@@ -94,6 +94,8 @@ def load_claims(path: str | Path = "claims.yml") -> dict[str, Claim]:
         claims = [Claim(**row) for row in rows]
     except (OSError, ValueError, yaml.YAMLError, TypeError) as error:
         raise InputError(f"cannot read claims from '{path}': {error}") from error
+    if not claims:
+        raise InputError(f"'{path}' holds no claims: give a list of them")
     for claim in claims:
         for name, value in vars(claim).items():
             if name in ("low", "high"):

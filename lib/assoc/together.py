@@ -52,7 +52,8 @@ def chosen_statistics(inputs: Tensor, targets: Tensor, where: Tensor, vocab_size
         InputError: tokens that do not fit, or no position chosen.
     """
     check_tokens(inputs, targets, vocab_size)
-    if where.shape != inputs.shape or where.dtype != torch.bool or not where.any():
+    is_choice = isinstance(where, Tensor) and where.shape == inputs.shape and where.dtype == torch.bool
+    if not is_choice or not where.any():
         raise InputError("where must hold a boolean for each position, and choose at least one")
     n, length = int(where.sum()), inputs.shape[1]
     X = functional.one_hot(inputs, vocab_size).double()

@@ -106,6 +106,8 @@ class MarkedSequences:
 
 def _characters(task: BigramTask, inputs: Tensor, occurrence: Tensor, targets: Tensor | None) -> list[_Character]:
     rows = [inputs, occurrence] + ([] if targets is None else [targets])
+    if not all(isinstance(row, Tensor) for row in rows):
+        raise InputError("pass rows of a batch as tensors: convert with torch.as_tensor")
     if inputs.ndim != 1 or len(inputs) == 0 or any(row.shape != inputs.shape for row in rows):
         shapes = ", ".join(str(tuple(row.shape)) for row in rows)
         raise InputError(f"pass one row of a batch each, of one shape (T,); got {shapes}")

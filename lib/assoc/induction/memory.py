@@ -36,6 +36,9 @@ def memory_recall(W: Tensor, inputs: Tensor, outputs: Tensor, targets: Tensor | 
         InputError: shapes that do not fit, targets that are no outputs, or numbers that are not finite.
     """
     targets = torch.arange(len(inputs)) if targets is None else targets
+    for name, values in (("W", W), ("inputs", inputs), ("outputs", outputs), ("targets", targets)):
+        if not isinstance(values, Tensor):
+            raise InputError(f"{name} must be a tensor; got a {type(values).__name__}: convert with torch.as_tensor")
     if W.ndim != 2 or inputs.ndim != 2 or outputs.ndim != 2 or W.shape != (outputs.shape[1], inputs.shape[1]):
         raise InputError(
             f"W must be (e, d) for inputs (n, d) and outputs (m, e); got {tuple(W.shape)} for {tuple(inputs.shape)} "

@@ -77,6 +77,8 @@ class TokenModel(nn.Module):
 
     def check_inputs(self, inputs: Tensor, at: Tensor | None = None) -> None:
         """Raise InputError unless inputs are tokens that this model can read, and `at` chooses positions of them."""
+        if not isinstance(inputs, Tensor):
+            raise InputError(f"inputs must be a tensor; got a {type(inputs).__name__}: convert with torch.as_tensor")
         if inputs.dtype != torch.int64:
             raise InputError(f"inputs must be int64 token numbers; got {inputs.dtype}: convert with .long()")
         if inputs.ndim != 2 or inputs.numel() == 0 or inputs.shape[1] > self.length:

@@ -147,7 +147,11 @@ class OneTrigger:
 
 
 def set_partitions(n: int) -> Tensor:
-    """All partitions of n things, as rows (Bell(n), n): the number of each thing's class, in order of appearance."""
+    """All partitions of n things, as rows (Bell(n), n): the number of each thing's class, in order of appearance.
+
+    Raises InputError for more than 12 things, which have 4 million.
+    """
+    n = whole_number("n", n, minimum=1, maximum=12)
     rows = torch.zeros(1, 1, dtype=torch.int64)
     for _ in range(n - 1):
         n_choices = rows.amax(dim=1) + 2  # one of the classes so far, or a new one
@@ -282,13 +286,19 @@ def read(tables: Tables, inputs: Tensor, residual: Tensor | None = None) -> Read
     return Reading(logits if residual is None else logits + query @ residual.T, attention1, attention2)
 
 
+def _check_examples(examples: Examples, tables: Tables) -> None:
+    N = len(tables["output2"])
+    check_whole("inputs", examples.inputs, (None, len(tables["key1"]) - N), below=N)
+    check_whole("targets", examples.targets, (len(examples.inputs),), below=N)
+
+
 def gradient(tables: Tables, name: str, examples: Examples, residual: Tensor | None = None) -> Tensor:
     """Gradient of the mean cross-entropy at the last position with respect to one table, by autograd.
 
     Raises InputError for a name that is no table, or examples of another size.
     """
     _check_name(name)
-    check_whole("targets", examples.targets, (len(examples.inputs),), below=len(tables["output2"]))
+    _check_examples(examples, tables)
     tables = {key: table.detach() for key, table in tables.items()}
     trained = tables[name].clone().requires_grad_()
     tables[name] = trained
@@ -307,7 +317,7 @@ def accuracy(tables: Tables, examples: Examples, residual: Tensor | None = None)
 
     Raises InputError for examples of another size than the tables have.
     """
-    check_whole("targets", examples.targets, (len(examples.inputs),), below=len(tables["output2"]))
+    _check_examples(examples, tables)
     right, weights = [], examples.weights
     with torch.no_grad():
         for inputs, targets in zip(*(part.split(CHUNK) for part in examples[:2]), strict=True):
@@ -497,6 +507,11 @@ class Overlaps(NamedTuple):
 # --- the steps
 
 
+def _are_of(examples: Examples, data: OneTrigger) -> bool:
+    inputs = examples.inputs
+    return inputs.shape == (len(inputs), data.length) and inputs.numel() > 0 and int(inputs.max()) < data.vocab_size
+
+
 class Step(NamedTuple):
     """A step that was made: which table, its gradient before anything was left out, and all tables afterwards."""
 
@@ -542,7 +557,7 @@ def gradient_steps(
     residual = None if overlaps is None else overlaps.residual.to(dtype)
     for group in groups:
         seen = examples if isinstance(examples, Examples) else examples()
-        if seen.inputs.shape[1:] != (data.length,) or int(seen.inputs.max()) >= data.vocab_size:
+        if not _are_of(seen, data):
             raise InputError(f"the examples are not of {data.vocab_size} tokens at {data.length} places: sample anew")
         gradients = {name: gradient(tables, name, seen, residual) for name in group}
         if seen.weights is not None:

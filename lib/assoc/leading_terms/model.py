@@ -64,6 +64,8 @@ class AttentionOnlyTransformer(nn.Module):
 
     def check_inputs(self, inputs: Tensor) -> None:
         """Raise InputError unless inputs are (N, T) token numbers that this model can read."""
+        if not isinstance(inputs, Tensor):
+            raise InputError(f"inputs must be a tensor; got a {type(inputs).__name__}: convert with torch.as_tensor")
         if inputs.dtype != torch.int64:
             raise InputError(f"inputs must be int64 token numbers; got {inputs.dtype}: convert with .long()")
         if inputs.ndim != 2 or not 1 <= inputs.shape[1] <= self.length:
