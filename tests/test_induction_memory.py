@@ -1,6 +1,7 @@
 """Associative memories of paper B: recall, the induction head by hand, probes, and capacity."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -70,6 +71,41 @@ def test_recall_rejects_bad_input() -> None:
     ):
         with pytest.raises(InputError, match=f"{name} must be finite, without NaN"):
             memory_recall(*arguments)
+
+
+def test_what_does_not_fit_is_named() -> None:
+    u, v, z = torch.rand(5, 3), torch.rand(5, 4), torch.zeros(2, 6, dtype=torch.int64)
+    W, maps = torch.rand(3, 4), torch.rand(2, 6, 6)
+    model = AssociativeTransformer(N, T, D, generator=seeded(0))
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: memory_recall(W.tolist(), v, u), "W must be a tensor"),
+        (lambda: memory_recall(W, v.tolist(), u), "inputs must be a tensor"),
+        (lambda: memory_recall(W, v, u.tolist()), "outputs must be a tensor"),
+        (lambda: memory_recall(W, v, u, [0, 1, 2, 3, 4]), "targets must be a tensor"),
+        (lambda: memory_recall(W.long(), v.long(), u.long()), "W must be floating-point"),
+        (lambda: memory_recall(W, v.double(), u), "inputs must be floating-point"),
+        (lambda: memory_recall(W, v, u.double()), "outputs must be floating-point"),
+        (lambda: outer_product_memory(u[0], v), "outputs must be"),
+        (lambda: outer_product_memory(u, v[:4]), "inputs must be"),
+        (lambda: outer_product_memory(u, v[0]), "inputs must be"),
+        (lambda: outer_product_memory(u, v.double()), "inputs must be"),
+        (lambda: outer_product_memory(u / 0, v), "outputs holds a number that is not finite"),
+        (lambda: outer_product_memory(u, v / 0), "inputs holds a number that is not finite"),
+        (lambda: outer_product_memory(u * (u != u[2]), v), "a row of zeros"),
+        (lambda: outer_product_memory(u, v * (v != v[2])), "a row of zeros"),
+        (lambda: ideal_memories(model, scale=math.nan), "scale is nan"),
+        (lambda: previous_token_attention(maps[0, 0]), "attention must be"),
+        (lambda: previous_token_attention(maps[:, :5]), "attention must be"),
+        (lambda: previous_token_attention(maps[:, :1, :1]), "attention must be"),
+        (lambda: after_trigger_attention(maps, z[0], z), "inputs must be"),
+        (lambda: after_trigger_attention(maps, z, z[:, :5]), "occurrence must be"),
+        (lambda: after_trigger_attention(maps[:, :5], z, z), "attention must be"),
+        (lambda: after_trigger_attention(maps[:1], z, z), "attention must be"),
+    ]
+    for call, message in cases:
+        with pytest.raises(InputError, match=f"^{message}"):
+            call()
+    assert previous_token_attention(maps[0, :2, :2]) == pytest.approx(float(maps[0, 1, 0]))
 
 
 def recalls_by_loops(model: AssociativeTransformer, tokens: list[int]) -> dict[str, float]:

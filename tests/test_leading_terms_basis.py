@@ -215,6 +215,11 @@ def test_sums_that_do_not_belong_together() -> None:
         (lambda: sums.add(x, y + 5), "^targets hold tokens"),
         (lambda: BigramAndContext(0), "^vocab_size is 0"),
         (lambda: AttentionAndPosition(association, 0), "^length is 0"),
+        (lambda: AttentionAndPosition(association[0], 6), "^association must be"),
+        (lambda: AttentionAndPosition(association[1:], 6), "^association must be"),
+        (lambda: AttentionAndPosition(association / 0, 6), "^association holds a number that is not finite"),
+        (lambda: BigramAndContext(5, dtype=torch.int64), "^dtype is torch.int64"),
+        (lambda: basis_functions_of_batches([(x.tolist(), y.tolist())], 5, 6), "^inputs and targets must be torch"),
     ]
     for call, message in cases:
         with pytest.raises(InputError, match=message) as caught:

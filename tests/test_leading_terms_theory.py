@@ -167,6 +167,9 @@ def test_bad_steps_and_rates(bad: tuple) -> None:
         (lambda: bounds_below_terms(terms_of_norms(1, 1, 1, 1), 0, 5), "steps"),
         (lambda: gaussian_start_probability(0, 1), "vocab_size"),
         (lambda: gaussian_start_probability(4, 0), "n_layers"),
+        (lambda: gaussian_start_probability(4, 1, -0.1), "exponent"),
+        (lambda: gaussian_start_probability(4, 1, 5.1), "exponent"),
+        (lambda: gaussian_bounds_apply(1, 1 / 16, 16, 16, 1, scale=-1e-9), "scale"),
     ],
 )
 def test_bad_input_names_the_argument(call: Callable[[], object], name: str) -> None:
