@@ -106,6 +106,7 @@ def test_what_does_not_fit_is_named() -> None:
         with pytest.raises(InputError, match=f"^{message}"):
             call()
     assert previous_token_attention(maps[0, :2, :2]) == pytest.approx(float(maps[0, 1, 0]))
+    assert previous_token_attention(maps[:, None]) == pytest.approx(previous_token_attention(maps)), "(n, heads, T, T)"
 
 
 def recalls_by_loops(model: AssociativeTransformer, tokens: list[int]) -> dict[str, float]:
