@@ -736,6 +736,14 @@ OTHERS: dict[str, Callable[[SimpleNamespace], object]] = {
     "nano without rate": lambda t: nano.train_nano(
         t.x, t.y, nano.NanoSettings(learning_rate=math.nan), 1, torch.Generator()
     ),
+    "nano with steps too large": lambda t: nano.train_nano(
+        t.x,
+        t.y,
+        nano.NanoSettings(1, 8, 1, V, T, batch_size=2, learning_rate=1e29, warm_up=1),
+        4,
+        torch.Generator(),
+        show_progress=False,
+    ),
     "endless nano": lambda t: nano.nano_model(nano.NanoSettings(n_layers=10**6), torch.Generator()),
     "a score of another name": lambda t: heads.head_scores(small_gpt(), t.x).best("losses", 1),
     "heads that are none": lambda t: heads.ablated(small_gpt(), ["ab"]),
@@ -746,6 +754,10 @@ OTHERS: dict[str, Callable[[SimpleNamespace], object]] = {
     "losses of no blocks": lambda t: heads.copy_losses(random(2, 4)),
     "positions of rotary": lambda t: heads.position_scores(small_gpt()),
     "a memory of another name": lambda t: stored_pairs("key3", random(3, 3)),
+    "no frequencies": lambda t: beyond.frequency_groups(random(2, 2)),
+    "stories that are longer": lambda t: llm_removal.story_tokens(
+        replace(small_gpt(), tokenizer=Tokenizer()), 10**5, 1, torch.Generator()
+    ),
     "shuffle of one token": lambda t: beyond.yardstick(random(1, 1)).chance(random(1, 2)),
     "removal without text": lambda t: llm_removal.study_removal(small_gpt(), 0),
     "a set that was not removed": lambda t: llm_removal.losses_without([], "all", 1),
@@ -829,6 +841,15 @@ def test_places_that_cannot_be_written_to(place: str, tmp_path: Path, monkeypatc
     for write in (files.check_writable, lambda path: files.write_atomically(path, "content")):
         refused(lambda write=write: write(place), words="cannot write")
     assert os.listdir() == ["file"]
+
+
+def test_a_text_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "a.txt").write_text("a text")
+    monkeypatch.setattr(Path, "read_text", forbid)
+    refused(lambda: load_texts(tmp_path), words="Permission denied")
 
 
 def test_a_long_name_is_no_trouble(tmp_path: Path) -> None:

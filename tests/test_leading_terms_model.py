@@ -105,6 +105,8 @@ def test_products_agree_with_the_plain_form(**size: int) -> None:
         patch.setattr(basis_module, "PREFIX_STEP", 1 + size["seed"] % 9)
         assert loss_and_gradients_through_products(model, x, y, form) == pytest.approx(loss, rel=1e-12)
         assert mean_loss(model, x, y, form) == pytest.approx(loss, rel=1e-12)
+        patch.setattr(products_module, "best_form", lambda *_: None)  # the plain form
+        assert mean_loss(model, x, y) == pytest.approx(loss, rel=1e-12)
     for weight, expected in zip(model.parameters(), plain, strict=True):
         torch.testing.assert_close(weight.grad, expected, rtol=1e-10, atol=1e-13)
 
