@@ -38,7 +38,8 @@ from assoc.sweeps import Sweep, load_results
 from notebooks import ROOT
 
 SMALL = {"length": 24, "dim": 16, "batch_size": 8}
-MINE = [sweep for sweep in SWEEPS if sweep.name.startswith("4b-")]
+LARGE = [sweep for sweep in SWEEPS if "-paper-" in sweep.name]
+MINE = [sweep for sweep in SWEEPS if sweep.name.startswith("4b-") and sweep not in LARGE]
 
 
 def by_hand(steps: int, every: int, frozen=(), until=0, loss_on="repeated", feed_forward=False, evaluation_size=256):
@@ -91,6 +92,18 @@ def test_a_frozen_run_is_training_with_a_memory_held_back() -> None:
 @pytest.mark.parametrize("frozen", FROZEN)
 def test_frozen_names_are_parameters(frozen: str) -> None:
     assert set(FROZEN[frozen]) <= set(MEMORIES)
+
+
+def test_names_that_do_not_exist_are_one_line() -> None:
+    with pytest.raises(InputError, match="outputs is 'x': choose one of uniform, bigram"):
+        output_run("x", 0)
+    with pytest.raises(InputError, match="keep_every is 0"):
+        frozen_run("nothing", 1, 0, keep_every=0)
+    with pytest.raises(InputError, match="key is 'signals': choose one of probed, signal"):
+        value_at({"probed": [0], "signal": {}}, "signals.key1", 0)
+    model = new_model("two layers", stories_task(12, 1, "fixed", 0, "uniform"), 4, seeded(0))
+    with pytest.raises(InputError, match="name is 'output9'"), without(model, "output9"):
+        pass
 
 
 def test_first_steps_are_the_first() -> None:
@@ -240,16 +253,27 @@ def test_other_names_are_refused(call, message: str) -> None:
         call()
 
 
+def check_beginning(sweep: Sweep, place: int, steps: int) -> None:
+    """The same seeds, so the same beginning."""
+    found = sweep.function(**{**sweep.points[place], "steps": steps})
+    kept = load_results(ROOT / "book" / "results" / f"{sweep.name}.json").points[place]
+    n = len(found["probed"])
+    assert n > 1
+    assert found["probed"] == kept["probed"][:n]
+    curves = {"accuracy", "on_uniform", "global_excess"} & found.keys()
+    assert curves
+    for name in curves:
+        assert found[name] == pytest.approx(kept[name][:n], abs=0.02)
+
+
 @pytest.mark.parametrize("sweep", MINE, ids=lambda sweep: sweep.name)
 def test_what_is_shipped_comes_again(sweep: Sweep) -> None:
-    """The first twenty steps of each sweep's first and last point: the same seeds, so the same beginning."""
-    shipped = load_results(ROOT / "book" / "results" / f"{sweep.name}.json")
+    """The first twenty steps of each sweep's first and last point."""
     for place in (0, -1):
-        found = sweep.function(**{**sweep.points[place], "steps": 20})
-        kept = shipped.points[place]
-        n = len(found["probed"])
-        assert found["probed"] == kept["probed"][:n]
-        curves = {"accuracy", "on_uniform", "global_excess"} & found.keys()
-        assert curves
-        for name in curves:
-            assert found[name] == pytest.approx(kept[name][:n], abs=0.02)
+        check_beginning(sweep, place, steps=20)
+
+
+@pytest.mark.parametrize("sweep", LARGE, ids=lambda sweep: sweep.name)
+def test_what_is_shipped_at_the_papers_size_comes_again(sweep: Sweep) -> None:
+    """A step takes about a second here: as many as there are up to the first probe."""
+    check_beginning(sweep, 0, steps=sweep.points[0]["every"])

@@ -21,6 +21,7 @@ from assoc.induction import (
     previous_token_attention,
     recalls,
     train_induction,
+    training,
 )
 from assoc.seeds import seeded
 
@@ -113,6 +114,19 @@ def test_training_by_hand(loss_on: str) -> None:
     for name in ("key1", "key2", "output2"):
         assert torch.allclose(getattr(model, name), getattr(expected, name), atol=1e-12), name
     assert history.in_context_accuracy == pytest.approx(accuracy)
+
+
+def test_parts_of_a_batch_train_like_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of parts add up to that of the batch, also where a part has no repeated output."""
+    task = small_task()
+    whole, parts = small_model(), small_model()
+    train_small(whole, task, steps=4)
+    monkeypatch.setattr(training, "MAP_ENTRIES", task.length**2)  # one sequence a part
+    assert len(training.in_parts(torch.zeros(5, task.length))) == 5
+    train_small(parts, task, steps=4)
+    assert any((task.sample(1, seeded(seed)).occurrence < 2).all() for seed in range(40))
+    for name, weight in weights(whole).items():
+        torch.testing.assert_close(weights(parts)[name], weight, rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_defaults_are_those_of_the_paper() -> None:
@@ -254,6 +268,10 @@ def test_every_model_trains(model_class: type) -> None:
         ({"momentum": 1}, "momentum is 1"),
         ({"weight_decay": -1}, "weight_decay is -1"),
         ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"weight_decay": 1e300}, "from 0 to 1"),
+        ({"weight_decay": True}, "weight_decay is True"),
+        ({"snapshot_steps": 1}, "snapshot_steps is 1"),
+        ({"snapshot_steps": [10**6], "probe_inputs": torch.zeros(1, 2, dtype=torch.int64)}, "snapshot_steps hold"),
         ({"momentum": "0.9"}, "momentum is '0.9'"),
         ({"frozen_until": ["output2"]}, "frozen_until is .*give the step for each name"),
         ({"frozen_until": {"key1": 1.5}}, r"frozen_until\['key1'\] is 1.5"),

@@ -114,7 +114,7 @@ def test_a_class_of_one_word_is_refused(measure):
 
 
 def test_class_agreement_refuses_a_table_of_another_size():
-    with pytest.raises(InputError, match="4 labels need 4 x 4"):
+    with pytest.raises(InputError, match=r"strengths must be .* of shape \(4, 4\)"):
         class_agreement(torch.zeros(4, 5), torch.tensor([0, 0, 1, 1]))
 
 
@@ -255,7 +255,7 @@ def test_theme_ranks_refuse_what_does_not_fit():
     vectors = torch.eye(4).double()
     with pytest.raises(InputError, match="without training stories"):
         theme_ranks(vectors, torch.tensor([0, 0, 1, 1]), vectors, torch.tensor([0, 1, 2, 0]))
-    with pytest.raises(InputError, match="4 entries, held-out vectors 3"):
+    with pytest.raises(InputError, match=r"held_out must be .* of shape \(n, 4\)"):
         theme_ranks(vectors, torch.tensor([0, 0, 1, 1]), vectors[:, :3], torch.tensor([0, 1, 1, 0]))
 
 

@@ -5,9 +5,9 @@ chapter shows. `train_under` does the training for all of them. "probed" are the
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, reduce
+from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from assoc.corpus import load_texts
-from assoc.errors import InputError
+from assoc.errors import InputError, whole_number
 from assoc.induction.alignment import MEMORIES, signal_to_noise
 from assoc.induction.memory import ideal_memories
 from assoc.induction.model import AssociativeTransformer, FullTransformer, OneLayerTransformer, TokenModel
@@ -55,6 +55,11 @@ COMPETITION: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 """Conditions for W_O2 and W_F: `train_under` for both, and for each without the other."""
 
 
+def _check_name(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise InputError(f"{what} is {name!r}: choose one of {', '.join(known)}")
+
+
 @cache
 def stories_task(length: int, n_triggers: int, triggers: str, trigger_offset: int, outputs: str) -> BigramTask:
     """The bigram task over the characters of the bundled stories."""
@@ -72,8 +77,7 @@ def new_model(
     architecture: str, task: BigramTask, dim: int, generator: torch.Generator, feed_forward: bool = False
 ) -> TokenModel:
     """A model of one of the `ARCHITECTURES` at its random start. Raises InputError for another name."""
-    if architecture not in ARCHITECTURES:
-        raise InputError(f"architecture is {architecture!r}: choose one of {', '.join(ARCHITECTURES)}")
+    _check_name("architecture", architecture, ARCHITECTURES)
     sizes = (task.vocab_size, task.length, dim)
     if architecture.startswith("full"):
         return FullTransformer(*sizes, n_heads=4 if "four" in architecture else 1, generator=generator)
@@ -131,8 +135,10 @@ def train_under(
 
 @contextmanager
 def without(model: TokenModel, name: str) -> Iterator[None]:
-    """The model with a matrix set to zero inside this context, as it was after it."""
-    parameter = getattr(model, name)
+    """The model with a matrix set to zero inside this context, as it was after it. Raises InputError for no matrix."""
+    parameters = dict(model.named_parameters())
+    _check_name("name", name, parameters)
+    parameter = parameters[name]
     kept = parameter.detach().clone()
     with torch.no_grad():
         parameter.zero_()
@@ -178,8 +184,16 @@ def in_order(steps: Sequence[int | None]) -> bool:
 
 
 def curve(run: Mapping[str, Any], key: str) -> list[float]:
-    """The curve of a point of a sweep: "accuracy", or with dots for mappings within, as in "signal.key1"."""
-    return reduce(lambda found, part: found[part], key.split("."), run)
+    """The curve of a point of a sweep: "accuracy", or with dots for mappings within, as in "signal.key1".
+
+    Raises:
+        InputError: a key that the point does not have.
+    """
+    found: Any = run
+    for part in key.split("."):
+        _check_name("key", part, found if isinstance(found, Mapping) else ())
+        found = found[part]
+    return found
 
 
 def over_seeds(points: Sequence[Mapping[str, Any]], key: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -233,8 +247,8 @@ def frozen_run(
         and late positions, see `recalls`). recall_step: memory -> first step with a recall of 0.9; signal_step: memory
         -> first steps with `signal_to_noise` of 1, 2 and 3. half, nine: first steps with an accuracy of 0.5 and 0.9.
     """
-    if frozen not in FROZEN:
-        raise InputError(f"frozen is {frozen!r}: choose one of {', '.join(FROZEN)}")
+    _check_name("frozen", frozen, FROZEN)
+    whole_number("keep_every", keep_every, minimum=1)
     task = stories_task(length, n_triggers, "fixed", 0, "uniform")
     signals: dict[str, list[float]] = {name: [] for name in MEMORIES}
 
@@ -294,6 +308,7 @@ def trigger_run(
         repeated outputs. repeated: repeated outputs of a sequence, on average; same: share of them that are the same
         again.
     """
+    whole_number("keep_every", keep_every, minimum=1)
     task = stories_task(length, n_triggers, triggers, trigger_offset, "uniform")
     test = task.sample(400, seeded(TEST_SEED + seed))
     repeated = test.occurrence >= 2
@@ -351,6 +366,7 @@ def output_run(
         by_token: for each token v, its accuracy at the end where it is the output (uniform outputs, the same again left
         out; None if it never is); seen: its share among the repeated outputs that were trained on.
     """
+    _check_name("outputs", outputs, ("uniform", "bigram"))
     tasks = {kind: stories_task(length, n_triggers, "fixed", 0, kind) for kind in ("uniform", "bigram")}
     task = tasks[outputs]
     tests = {kind: tasks[kind].sample(800, seeded(TEST_SEED + seed)) for kind in tasks}
@@ -409,8 +425,7 @@ def feed_forward_run(
         without_output2, the same with W_O2 taken out; without_feed_forward, accuracy with W_F taken out; kl, that of
         W_F; recall and signal by memory; cosine_output2 and cosine_feed_forward: of what was added, with the ideal.
     """
-    if condition not in COMPETITION:
-        raise InputError(f"condition is {condition!r}: choose one of {', '.join(COMPETITION)}")
+    _check_name("condition", condition, COMPETITION)
     options = COMPETITION[condition]
     task = stories_task(length, n_triggers, "fixed", 0, "uniform")
     test = task.sample(200, seeded(TEST_SEED + seed))
@@ -477,6 +492,7 @@ def model_run(
         probed, accuracy, previous (attention of the first layer to the token before), after (of the last layer, from
         repeated triggers to what followed them), recall (as far as there are memories), half and nine.
     """
+    whole_number("keep_every", keep_every, minimum=1)
     task = stories_task(length, n_triggers, "fixed", 0, "uniform")
     _, history = train_under(
         task,

@@ -185,8 +185,8 @@ def train_induction(
     learning_rate = learning_rate_above_zero(learning_rate)
     if not isinstance(momentum, Real) or not 0 <= momentum < 1:
         raise InputError(f"momentum is {momentum!r}: give a number from 0 to below 1")
-    if not isinstance(weight_decay, Real) or not 0 <= weight_decay < math.inf:
-        raise InputError(f"weight_decay is {weight_decay!r}: give a finite number of at least 0")
+    if isinstance(weight_decay, bool) or not isinstance(weight_decay, Real) or not 0 <= weight_decay <= 1:
+        raise InputError(f"weight_decay is {weight_decay!r}: give a number from 0 to 1")
     if loss_on not in ("repeated", "all"):
         raise InputError(f"loss_on is {loss_on!r}: choose 'repeated' or 'all'")
     frozen_until = {} if frozen_until is None else frozen_until
@@ -196,6 +196,11 @@ def train_induction(
         if name not in trained:
             raise InputError(f"frozen_until names {name!r}, which does not train: choose from {', '.join(trained)}")
     frozen_until = {name: whole_number(f"frozen_until[{name!r}]", until, 0) for name, until in frozen_until.items()}
+    if not isinstance(snapshot_steps, Collection):
+        raise InputError(f"snapshot_steps is {snapshot_steps!r}: give a list of steps")
+    for step in snapshot_steps:
+        if whole_number("each of snapshot_steps", step, minimum=0) > steps:
+            raise InputError(f"snapshot_steps hold {step}: give steps up to the last, {steps}")
     if snapshot_steps and probe_inputs is None:
         raise InputError("snapshot_steps needs probe_inputs: the sequences whose attention is kept")
 

@@ -124,7 +124,7 @@ def paper_scale_run(
 PAPER_SCALE = [
     Sweep(
         name="3a-paper-scale",
-        shows="three layers over 3,000 words and 200 positions against their leading terms, to s eta = 48 and 160",
+        shows="three layers over 3,000 words and 200 positions against their leading terms, to s eta = 48 and 90",
         function=paper_scale_run,
         points=[
             {"seed": 0, "n_sequences": 512, "learning_rate": 2.0, "steps": 24, "marks": [4, 8, 12]},
@@ -133,11 +133,11 @@ PAPER_SCALE = [
                 "n_sequences": 256,
                 "learning_rate": 2.0,
                 "steps": 20,
-                "marks": [4, 8, 28, 76],
-                "later": [[1.0, 120]],
+                "marks": [4, 8, 28],
+                "later": [[1.0, 30], [0.5, 40]],
             },
         ],
-        seconds=2400,
+        seconds=1500,
     ),
     Sweep(
         name="3a-tinystories",

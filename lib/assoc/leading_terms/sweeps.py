@@ -35,6 +35,22 @@ REMOVAL = [
         seconds=3,
     ),
     Sweep(
+        name="3a-step-sizes",
+        shows="Figure 4 to its end, on the clock theta, at a small size: what the size of a step changes",
+        function=agreement_under,
+        points=[
+            {
+                "seed": 0,
+                "learning_rate": 2.0**-power,
+                "steps": 72 * 2**power,  # theta = 5.8; the paper's s eta = 160 is 5.5 with its larger vocabulary
+                "record_every": 4 * 2**power,
+                "batch_size": batch_size,
+            }
+            for power, batch_size in ((0, None), (1, None), (2, None), (3, None), (4, None), (4, 32))
+        ],
+        seconds=60,
+    ),
+    Sweep(
         name="4a-tokenizers",
         shows="agreement with the leading terms at s eta = 1.6, over words and over byte pairs",
         function=agreement_under,

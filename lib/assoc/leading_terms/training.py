@@ -26,6 +26,8 @@ def cosine(a: Tensor, b: Tensor) -> float:
     if a.shape != b.shape:
         raise InputError(f"cosine needs two tensors of one shape; got {tuple(a.shape)} and {tuple(b.shape)}")
     a, b = (tensor.detach().double().flatten() for tensor in (a, b))
+    if not a.numel():
+        raise InputError("cosine needs tensors with at least one entry; these are empty")
     if not (a.isfinite().all() and b.isfinite().all()):
         raise InputError("cosine needs finite numbers: look for the NaN or infinity before comparing")
     if not (a.any() and b.any()):
@@ -139,13 +141,16 @@ class TrainingHistory:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "TrainingHistory":
-        """The history that `as_dict` turned into plain lists and numbers."""
+        """The history that `as_dict` turned into plain lists and numbers. Raises InputError for anything else."""
 
         def agreement(entry: dict[str, Any]) -> Agreement:
             return Agreement(**{key: math.nan if value is None else value for key, value in entry.items()})
 
-        agreements = [[agreement(entry) for entry in record] for record in content["agreements"]]
-        return cls(content["learning_rate"], list(content["steps"]), list(content["loss"]), agreements)
+        try:
+            agreements = [[agreement(entry) for entry in record] for record in content["agreements"]]
+            return cls(content["learning_rate"], list(content["steps"]), list(content["loss"]), agreements)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"this is no training history ({error}): give what as_dict returned") from error
 
 
 class Batches:
