@@ -85,9 +85,9 @@ def test_too_many_sequences_are_one_line() -> None:
 
 def test_the_plans_are_at_the_papers_sizes() -> None:
     early, late, tinystories = (point for sweep in PAPER_SCALE for point in sweep.points)
-    for point in (early, tinystories):
-        assert point["learning_rate"] * point["steps"] == 48  # epoch 30 of Figure 4
+    assert early["learning_rate"] * early["steps"] == 48  # epoch 30 of Figure 4
+    assert tinystories["learning_rate"] * tinystories["steps"] == 16  # the end of Table 1
     assert sum(rate * steps for rate, steps in [(late["learning_rate"], late["steps"]), *late["later"]]) > 64
     for point in (early, late, tinystories):
-        assert 16 / point["learning_rate"] in point["marks"]  # the end of Table 1
+        assert 16 / point["learning_rate"] in [*point["marks"], point["steps"]]
         assert point.keys().isdisjoint({"vocab_size", "length", "n_layers"})
