@@ -115,8 +115,8 @@ PAPER_SCALE: list[Sweep] = [
         shows="Figure 4, left, at the paper's size: fixed and random triggers, the loss on all tokens",
         function=trigger_run,
         points=[
-            {**kind, "loss_on": "all", "seed": 0, "steps": 300, "every": 10, "keep_every": 1, **PAPER_SIZE}
-            for kind in (TRIGGERS[2], TRIGGERS[5])
+            {**kind, "loss_on": "all", "seed": 0, "steps": steps, "every": 10, "keep_every": 1, **PAPER_SIZE}
+            for kind, steps in ((TRIGGERS[2], 300), (TRIGGERS[5], 400))
         ],
         seconds=480,
     ),
