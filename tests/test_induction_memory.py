@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_named() -> None:
     W, maps = torch.rand(3, 4), torch.rand(2, 6, 6)
     model = AssociativeTransformer(N, T, D, generator=seeded(0))
     cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: memory_recall(W.tolist(), v, u), "W must be a tensor"),
+        (lambda: memory_recall(W.tolist(), v, u), "W must be a tensor; got a list"),
         (lambda: memory_recall(W, v.tolist(), u), "inputs must be a tensor"),
         (lambda: memory_recall(W, v, u.tolist()), "outputs must be a tensor"),
         (lambda: memory_recall(W, v, u, [0, 1, 2, 3, 4]), "targets must be a tensor"),
