@@ -48,7 +48,7 @@ bench: $(READY) ## measure time and memory beside the literal formulas (3 minute
 	@$(PY) tools/bench.py
 
 # One thread: mutmut forks, and what is left of OpenMP's threads in a fork would wait for ever.
-mutants: $(READY) ## put some 1300 small errors into the formulas: which does no test notice? (5 minutes of CPU time)
+mutants: $(READY) ## put some 1500 small errors into the formulas: which does no test notice? (5 minutes of CPU time)
 	@$(PY) $(INSTALL) --quiet $(MUTMUT) --constraint requirements.lock
 	@rm -rf _build/mutants && mkdir -p _build/mutants
 	@cp -R lib _build/mutants/src && cp -R tests pyproject.toml _build/mutants

@@ -42,7 +42,7 @@ REMOVAL = [
             {
                 "seed": 0,
                 "learning_rate": 2.0**-power,
-                "steps": 72 * 2**power,  # theta = 5.8; the paper's s eta = 160 is 5.5 with its larger vocabulary
+                "steps": 72 * 2**power,  # theta = 5.8; the paper's s eta = 160 is 5.4 with its larger vocabulary
                 "record_every": 4 * 2**power,
                 "batch_size": batch_size,
             }
