@@ -29,7 +29,7 @@ test: $(READY) lint ## run all tests: library, chapters with their outputs, buil
 	@echo "make test took $$(( $$(date +%s) - $(STARTED) )) s"
 
 lint: $(READY) ## check the style of the Python files
-	@$(PY) -m ruff check
+	@$(PY) -m ruff check --quiet && echo "Style: nothing to complain about"
 
 lab: $(READY) ## open the chapters in Jupyter Lab
 	@$(PY) -m jupyterlab book

@@ -117,7 +117,7 @@ def test_outputs_come_again(source: Path, tmp_path: Path, summary: Summary) -> N
         f"{source.stem:<28}{found.compared:>3} of {found.code_cells:>2} code cells compared{found.seconds:>8.1f} s"
     )
     assert not found.failures, "\n".join(found.failures)
-    assert found.seconds <= SLOWEST_CHAPTER
+    assert found.seconds <= SLOWEST_CHAPTER, "every output came again, but too slowly: is the machine busy?"
 
 
 @pytest.mark.parametrize(
