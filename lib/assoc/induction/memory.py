@@ -247,13 +247,18 @@ def memory_tables(model: AssociativeTransformer) -> dict[str, Tensor]:
         return tables
 
 
+def check_maps(attention: Tensor) -> None:
+    """Raise InputError unless these are attention maps (..., T, T) of at least two positions."""
+    if attention.ndim < 2 or attention.shape[-1] != attention.shape[-2] or attention.shape[-1] < 2:
+        raise InputError(f"attention must be (..., T, T) with T >= 2; got {tuple(attention.shape)}")
+
+
 def previous_token_attention(attention: Tensor) -> float:
     """Mean attention from t to t - 1 over t = 2 .. T, of a map (..., T, T); T is at least 2.
 
     Raises InputError for other shapes.
     """
-    if attention.ndim < 2 or attention.shape[-1] != attention.shape[-2] or attention.shape[-1] < 2:
-        raise InputError(f"attention must be (..., T, T) with T >= 2; got {tuple(attention.shape)}")
+    check_maps(attention)
     return attention.diagonal(offset=-1, dim1=-2, dim2=-1).mean().item()
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from assoc.errors import InputError, learning_rate_above_zero, whole_number
+from assoc.errors import InputError, finite_number, learning_rate_above_zero, whole_number
 from assoc.files import write_json
 from assoc.induction.memory import (
     after_trigger_attention,
@@ -185,8 +185,7 @@ def train_induction(
     learning_rate = learning_rate_above_zero(learning_rate)
     if not isinstance(momentum, Real) or not 0 <= momentum < 1:
         raise InputError(f"momentum is {momentum!r}: give a number from 0 to below 1")
-    if isinstance(weight_decay, bool) or not isinstance(weight_decay, Real) or not 0 <= weight_decay <= 1:
-        raise InputError(f"weight_decay is {weight_decay!r}: give a number from 0 to 1")
+    weight_decay = finite_number("weight_decay", weight_decay, minimum=0, maximum=1)
     if loss_on not in ("repeated", "all"):
         raise InputError(f"loss_on is {loss_on!r}: choose 'repeated' or 'all'")
     frozen_until = {} if frozen_until is None else frozen_until

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from assoc.checks import check_numbers, check_whole
 from assoc.errors import InputError, whole_number
+from assoc.induction.memory import check_maps
 from assoc.llm.models import LanguageModel
 
 MAP_NUMBERS = 1 << 26  # numbers of attention maps and logits that one forward pass may return: 256 MB
@@ -75,8 +76,7 @@ def previous_token_score(attention: Tensor) -> Tensor:
 
     Raises InputError for other shapes, or a single position.
     """
-    if attention.ndim < 2 or attention.shape[-1] != attention.shape[-2] or attention.shape[-1] < 2:
-        raise InputError(f"attention must be (..., T, T) with T >= 2; got {tuple(attention.shape)}")
+    check_maps(attention)
     return attention.diagonal(-1, -2, -1).mean(-1)
 
 
